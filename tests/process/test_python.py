@@ -453,6 +453,34 @@ assert ['has not returned' in str(one.message) for one in told] == [True], told
 '''
 
 
+THREADS = '''
+import threading, weakref
+from tributary import completions
+waits, threads, kept = completions.Completions(), [], []
+def meet():
+    both.wait()
+    threads.append(threading.current_thread())
+for count in 2, 2, 1, 2, 0:  # how many functions wait for each other
+    both = threading.Barrier(max(count, 1))
+    for _ in range(count):
+        function = lambda: meet()
+        kept.append(weakref.ref(function))
+        waits.run_apart(function)
+    function = None
+    while waits._idle < 2:  # all are back
+        pass
+assert len(threads) == 7 and len(set(threads)) == 2, threads
+assert not [one() for one in kept if one()], kept
+waits.run_apart(waits.stop)  # it does not wait for itself
+for thread in threads:
+    thread.join()
+'''
+
+
+def callbacks_of_futures_share_threads():
+    subprocess.run([sys.executable, '-c', THREADS], env=python_bed.environment(), check=True, timeout=60)
+
+
 def callbacks_that_do_not_return_are_left():
     subprocess.run([sys.executable, '-c', STUCK], env=python_bed.environment(), check=True, timeout=60)
 
@@ -489,6 +517,7 @@ def main():
             ('byteps_variables', byteps_variables_are_read),
             ('timelines', timelines_are_for_chrome),
             ('bytepss_servers', bytepss_servers_run),
+            ('threads_of_callbacks', callbacks_of_futures_share_threads),
             ('stuck_callbacks', callbacks_that_do_not_return_are_left),
             ('bootstrap', processes_find_together_without_an_address),
         ]

@@ -285,7 +285,8 @@ def end(group, size):
     values, may_go_on, has_ended = [torch.ones(3), torch.ones(3)], threading.Event(), []
 
     def follow(_done):
-        may_go_on.wait()
+        if threading.current_thread() is not threading.main_thread():  # where the future was complete already
+            may_go_on.wait()
         group.allreduce([values[1]]).wait()
         group.allgather([[torch.empty(3) for _ in range(size)]], [values[1]]).get_future().wait()
         has_ended.append(values[1].tolist())

@@ -1,6 +1,8 @@
 """Cases of tributary.mxnet that every worker of a job runs. Each compares with what a worker computes by itself."""
 
+import copy
 import os
+import pickle
 import warnings
 
 warnings.simplefilter('ignore')
@@ -75,6 +77,11 @@ def predivides(rank, size):
     optimizer = trib.DistributedOptimizer(recorder, gradient_predivide_factor=3.0)
     optimizer.update(0, None, nd.array(gradients[rank], dtype='float16'), None)
     assert np.array_equal(recorder.gradient, expected)
+    for take in copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value)):
+        taken = take(optimizer)
+        taken.update(0, None, nd.array(gradients[rank], dtype='float16'), None)
+        assert np.array_equal(taken.gradient, expected)
+    raises(lambda: trib.DistributedOptimizer(optimizer), 'already')
     for refused in (
         lambda: trib.DistributedOptimizer(recorder, process_set=object()),
         lambda: trib.allreduce(nd.ones((2,)), process_set=object()),
@@ -393,6 +400,8 @@ def errors(rank, size):
                 assert 'differs' in str(problem), problem
             else:
                 raise AssertionError('workers disagreed, and nothing was raised')
+        for count in 3, 4, 3:  # on one of the workers the name has had that size before
+            assert np.array_equal(trib.allreduce(nd.ones(count), name='differs.1').asnumpy(), np.ones(count))
         try:
             trib.allgather(nd.ones((2, 3 + rank)), name='differs')
         except tributary.MismatchError as problem:

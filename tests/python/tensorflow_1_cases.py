@@ -65,3 +65,14 @@ def passes_of_tensorflow_1(rank, size):
         with tf.compat.v1.Session() as session:
             session.run([tf.compat.v1.global_variables_initializer(), tf.compat.v1.local_variables_initializer()])
             assert [session.run(results) for _ in range(2)] == [[1, 1], [np.float32(1 / size), 2]]
+
+
+def graphs_with_other_types(rank, size):
+    # In the second graph one worker has the type that all had in the first.
+    for kinds in (tf.float32, tf.float32), (tf.float32, tf.int32), (tf.float64, tf.float64):
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            result = trib.broadcast(tf.fill([3], tf.cast(rank, kinds[rank % 2])), 0)
+            if size == 1 or kinds[0] == kinds[1]:
+                assert np.array_equal(session.run(result), np.zeros(3))
+            else:
+                python_bed.refused(tf.errors.FailedPreconditionError, (lambda: session.run(result), 'int32'))

@@ -464,6 +464,7 @@ if __name__ == '__main__':
         uneven_data,
         tensorflow_1_cases.session_of_tensorflow_1,
         tensorflow_1_cases.passes_of_tensorflow_1,
+        tensorflow_1_cases.graphs_with_other_types,
         functions_have_type_hints,
         errors,
     ):

@@ -1,7 +1,9 @@
 """Cases that every worker of a job runs: `torch_cases.py NAME`. A case compares with what a worker computes by itself,
 from the inputs of all ranks, which are made from seeds."""
 
+import copy
 import os
+import pickle
 import sys
 import weakref
 
@@ -177,6 +179,8 @@ def wrong_use_is_told():
     )
     optimizer = trib.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
     raises(ValueError, lambda: trib.DistributedOptimizer(optimizer, model.named_parameters()), 'already')
+    for take in copy.deepcopy, copy.copy, pickle.dumps:
+        raises(NotImplementedError, lambda: take(optimizer), 'take its state_dict()')
     batch = torch.ones(2, 16)
     loss_of(model, batch).backward()
     raises(RuntimeError, lambda: loss_of(model, batch).backward(), 'backward_passes_per_step')

@@ -1,7 +1,9 @@
 """Cases of torch_cases.py that train: distributed optimizers and their kin, compared with one process that has the
 batches of all workers."""
 
+import copy
 import os
+import pickle
 import shutil
 import tempfile
 import warnings
@@ -83,6 +85,14 @@ def cross_barrier():
     model(words).sum().backward()
     optimizer.step()
     raises(RuntimeError, lambda: (model.extra.weight * 2).sum().backward(), 'extra.weight', 'flush()')
+    optimizer.flush()
+    for take in copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model)):
+        assert torch.equal(take(model)(words), model(words))
+    model.zero_grad()
+    model(words).sum().backward()
+    optimizer.step()
+    raises(RuntimeError, lambda: copy.deepcopy(model), 'flush()')
+    raises(NotImplementedError, lambda: copy.deepcopy(optimizer), 'take its state_dict()')
 
 
 def closures():

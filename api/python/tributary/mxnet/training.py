@@ -10,7 +10,7 @@ import mxnet as mx
 from .. import job
 from ..codecs import CodecCompressor, checked
 from ..errors import ArgumentError
-from ..process_sets import ProcessSet, resolve
+from ..process_sets import ProcessSet, by_id, resolve
 from ..reductions import REDUCTIONS, Average, Sum
 from .compression import Compression
 from .ops import broadcast_, exchange, scale
@@ -29,11 +29,16 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
     ) -> None:
         if not hasattr(optimizer, 'update'):
             raise ArgumentError('optimizer: it must be one of mx.optimizer, and is %r' % (optimizer,))
+        if isinstance(optimizer, DistributedOptimizer):
+            raise ArgumentError('optimizer: it is a DistributedOptimizer already: use it as it is')
         self._process_set = resolve(process_set)
         self._optimizer, self._predivide = optimizer, gradient_predivide_factor
 
     def __getattr__(self, name):
         return getattr(self._optimizer, name)
+
+    def __reduce_ex__(self, protocol):  # MXNet pickles and copies optimizers
+        return _wrapped, (self._optimizer, self._predivide, self._process_set.process_set_id)
 
     def create_state(self, index, weight):
         return self._optimizer.create_state(index, weight)
@@ -67,6 +72,10 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
 
     def set_wd_mult(self, args_wd_mult):
         self._optimizer.set_wd_mult(args_wd_mult)
+
+
+def _wrapped(optimizer, predivide, process_set_id):
+    return DistributedOptimizer(optimizer, predivide, process_set=by_id(process_set_id))
 
 
 def _compression(params, optimizer_params):

@@ -26,6 +26,7 @@ from .compression import Compression
 _PUSH_PULL, _BROADCAST, _REDUCE = 0, 1, 2
 _counters = {}
 _traces = weakref.WeakKeyDictionary()  # by graph
+_plain_graphs = itertools.count()  # those that belong to no function, numbered in the order of their first operations
 _joins = 0  # how often all workers have joined since init()
 
 _path = beside('libtributary-tensorflow.so')
@@ -42,7 +43,7 @@ _native.trib_tensorflow_calls.argtypes, _native.trib_tensorflow_calls.restype = 
 
 def _closing():
     """Operations of graphs fail from now on, until init() is called again. Results that the engine holds are taken."""
-    global _joins
+    global _joins, _plain_graphs
     _native.trib_tensorflow_set_engine(None)
     goes_on = job.is_advancing()  # else the engine's end ends all but gathers, and forgets the tensors
     while _native.trib_tensorflow_wait(200, goes_on):
@@ -50,7 +51,7 @@ def _closing():
     if goes_on:
         _native.trib_tensorflow_forget()
     _counters.clear()
-    _joins = 0
+    _joins, _plain_graphs = 0, itertools.count()
 
 
 job.follow(lambda: _native.trib_tensorflow_set_engine(job.engine()._handle), _closing)
@@ -95,7 +96,9 @@ class _Trace:
         if outer is not None and is_inner:  # a function within a function or a graph of TensorFlow 1, or a branch there
             self.place = '%s%d.' % (_trace_of(outer).place, _trace_of(outer).count(None))
         else:
-            name = getattr(graph, 'name', None) or 'graph'
+            # Two plain graphs share no name: workers would number the tensors of one name differently if they disagreed
+            # about a type, and wait for each other.
+            name = getattr(graph, 'name', None) or 'graph%d' % next(_plain_graphs)
             self.place = re.sub(r'^(__.*)_\d+$', r'\1', name) + '.'  # without TensorFlow's number of the function
 
     def count(self, name):

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from ..errors import UnsupportedError
+
 # Scripts of BytePS's take this module for the whole: import byteps.torch.cross_barrier as bps.
 from ..job import local_rank, local_size, rank, shutdown, size  # noqa: F401
 from ..reductions import Average
@@ -57,6 +59,25 @@ def _options_of(group):
     }
 
 
+class _Hook:
+    """A hook of the model's, which calls a method of the barrier's. A copy of the model, or a pickled one, is trained
+    by other optimizers: its hooks do nothing."""
+
+    __slots__ = '_barrier', '_method'
+
+    def __init__(self, barrier=None, method=None):
+        self._barrier, self._method = barrier, method
+
+    def __call__(self, *arguments):
+        if self._barrier is not None:
+            getattr(self._barrier, self._method)(*arguments)
+
+    def __reduce__(self):
+        if self._barrier is not None and self._barrier._waiting:
+            raise RuntimeError('the model has parameters that wait for their update: call flush() before it is copied')
+        return _Hook, ()
+
+
 class CrossBarrier(torch.optim.Optimizer):
     """Wraps a model and its optimizer. step() returns at once: each parameter is updated when the next forward pass
     gets to its layer, or when flush(), evaluation, or the state of the model or of the optimizer asks for it.
@@ -91,15 +112,21 @@ class CrossBarrier(torch.optim.Optimizer):
         self._called = set()  # modules that the first forward pass has called; None after it
         for module in model.modules():
             self._users[module] = list(module.parameters(recurse=False))
-            module.register_forward_pre_hook(self._before_forward)
+            module.register_forward_pre_hook(_Hook(self, '_before_forward'))
         for register in ('register_state_dict_pre_hook', 'register_load_state_dict_pre_hook'):
             if hasattr(model, register):
-                getattr(model, register)(lambda *_unused: self.flush())
+                getattr(model, register)(_Hook(self, '_before_state'))
 
     def __getattr__(self, name):
-        if name.startswith('__') or '_optimizer' not in self.__dict__:  # a copy that has nothing yet
+        if name.startswith('__') or '_optimizer' not in self.__dict__:  # __init__() has not set it yet
             raise AttributeError(name)
         return getattr(self._optimizer, name)
+
+    def __reduce_ex__(self, protocol):
+        raise UnsupportedError(
+            'optimizer: a CrossBarrier is neither pickled nor copied, as a copy would sum nothing: take its '
+            'state_dict()'
+        )
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Asks for an update of all parameters, and returns at once. Returns the closure's loss if there is a
@@ -149,6 +176,9 @@ class CrossBarrier(torch.optim.Optimizer):
             self.flush()
             return
         self._update([parameter for parameter in self._users[module] if parameter in self._waiting])
+
+    def _before_state(self, *_unused):
+        self.flush()
 
     def _update(self, parameters):
         """Waits for the gradients of some parameters and lets the optimizer update just those."""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from .. import codecs, job
-from ..errors import ArgumentError
+from ..errors import ArgumentError, UnsupportedError
 from ..process_sets import ProcessSet, global_process_set
 from ..reductions import Average, Sum, reduction_of
 from .compression import Compression, codec_for
@@ -233,6 +233,12 @@ class _Exchange:
 
 class _DistributedOptimizer(torch.optim.Optimizer):
     """What the class that DistributedOptimizer() makes adds to the optimizer's own."""
+
+    def __reduce_ex__(self, protocol):
+        raise UnsupportedError(
+            'optimizer: a DistributedOptimizer is neither pickled nor copied, as a copy would sum nothing: take its '
+            'state_dict()'
+        )
 
     def set_backward_passes_per_step(self, passes):
         """How many backward passes are accumulated before a gradient is sent."""
