@@ -34,7 +34,7 @@ void trib_election_stop(trib_engine *engine)
     if (self != NULL) {
         trib_timer_stop(self->core->reactor, &self->timer);
         trib_election_leave_former(self);
-        trib_election_end_sounding(self);
+        trib_election_end_asking(self);
         for (uint32_t i = 0; i < self->roster->member_count; i++) {
             free(self->votes[i].rounds);
         }
@@ -355,13 +355,12 @@ static void turn(trib_reactor *reactor, trib_timer *timer)
     trib_election *self = timer->user;
     trib_engine *engine = self->core->engine;
     const int64_t most_ns = 3 * trib_election_time(self), timeout_ns = self->roster->peer_timeout_ns;
-    trib_election_sound(self, trib_timer_stalled_locally(reactor, timer, timeout_ns / 8));
+    trib_election_ask_members(self, trib_timer_stalled_locally(reactor, timer, timeout_ns / 8));
     if (!self->is_open) {
-        self->doubts = trib_member_coordinator_silence(engine->member) >= timeout_ns / TRIB_ELECTION_DOUBT_SHARE;
-        if (self->doubts) {
+        if (trib_member_coordinator_silence(engine->member) >= timeout_ns / TRIB_ELECTION_DOUBT_SHARE) {
             trib_timer_arm(reactor, timer, trib_now(reactor) + TURN_NS);
         } else {
-            trib_election_end_sounding(self);
+            trib_election_end_asking(self);
         }
         return;
     }
@@ -416,8 +415,7 @@ static void arm_turn(trib_election *self)
 void trib_election_doubt(trib_engine *engine)
 {
     trib_election *self = get_own(engine);
-    if (self != NULL && !self->is_open && !self->doubts) {
-        self->doubts = true;
+    if (self != NULL && !self->is_open && !self->timer.armed) {
         self->candidate = first_candidate(self);
         arm_turn(self);
     }

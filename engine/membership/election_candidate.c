@@ -208,7 +208,11 @@ static void take_vote_of_another_epoch(const trib_election *self, trib_link *lin
     if (!trib_epoch_is_before(frame->tensor, self->roster->epoch)) {
         const trib_frame own = {
             .type = TRIB_FRAME_ROSTER_TAKEN, .tensor = self->roster->epoch, .aux = trib_election_place(self)};
-        self->is_open &&lacks_some ? trib_link_send_copy(link, own, NULL, 0) : put_off(link);
+        if (self->is_open && lacks_some) {
+            trib_link_send_copy(link, own, NULL, 0);
+        } else {
+            put_off(link);
+        }
     } else if (trib_election_find_former(self, frame->tensor, frame->aux) == TRIB_NO_MEMBER) {
         refuse(link, LEFT_BEHIND);
     } else if (!self->is_open) {

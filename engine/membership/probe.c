@@ -32,15 +32,6 @@ static trib_status received(trib_link *link, const trib_frame *frame, const void
     return TRIB_OK;
 }
 
-static trib_status header(trib_link *link, const trib_frame *frame, trib_recv_target *target, trib_error *error)
-{
-    (void)link;
-    (void)frame;
-    (void)target;
-    (void)error;
-    return TRIB_OK;
-}
-
 static void closed(trib_link *link, trib_status status, const char *reason)
 {
     (void)status;
@@ -54,7 +45,7 @@ static void closed(trib_link *link, trib_status status, const char *reason)
 
 static const trib_link_upcalls upcalls = {
     .ready = ready,
-    .header = header,
+    .header = trib_election_header,
     .received = received,
     .closed = closed,
 };

@@ -1,5 +1,5 @@
 /*
- * election_sounding.c - which members stand still while the coordinator is silent, or another one is elected
+ * election_silence.c - which members stand still while the coordinator is silent, or another one is elected
  * (election.h).
  *
  * Nobody needs an answer of a member that has nothing to do, so its silence says nothing. From a quarter of the peer
@@ -16,7 +16,7 @@
 #define NEXT_CANDIDATES 3u /* so many may stand still at once, and the next one has asked the others all the same */
 #define PROBES_MAX 64u     /* at a time */
 
-static bool is_near(const trib_election *self, uint32_t member)
+static bool is_next_candidate(const trib_election *self, uint32_t member)
 {
     return member >= self->candidate && member - self->candidate < NEXT_CANDIDATES &&
            member < self->roster->worker_count;
@@ -27,7 +27,7 @@ static bool has_to_ask(const trib_election *self, uint32_t member)
 {
     const uint32_t me = trib_election_place(self);
     return member != me && member >= self->candidate && trib_election_counts(self, member) &&
-           !self->votes[member].has_voted && (is_near(self, member) || is_near(self, me));
+           !self->votes[member].has_voted && (is_next_candidate(self, member) || is_next_candidate(self, me));
 }
 
 /* True if another member gives signs of life. */
@@ -42,7 +42,7 @@ static bool hears_some(const trib_election *self, int64_t now_ns)
     return hears;
 }
 
-void trib_election_sound(trib_election *self, bool was_stopped)
+void trib_election_ask_members(trib_election *self, bool was_stopped)
 {
     const int64_t now_ns = trib_now(self->core->reactor);
     const uint32_t members = self->roster->member_count;
@@ -77,7 +77,7 @@ bool trib_election_is_silent(const trib_election *self, uint32_t member)
     return probe->is_dead || trib_now(self->core->reactor) - since_ns >= self->roster->peer_timeout_ns;
 }
 
-void trib_election_end_sounding(trib_election *self)
+void trib_election_end_asking(trib_election *self)
 {
     for (uint32_t i = 0; self->probes != NULL && i < self->roster->member_count; i++) {
         trib_probe_end(&self->probes[i], "the election is over");
