@@ -55,7 +55,7 @@ void trib_election_ask_members(trib_election *self, bool was_stopped)
         if (has_to_ask(self, i) &&
             now_ns - probe->began_ns >= trib_heartbeat_period_ns(self->roster->peer_timeout_ns)) {
             probe->refused_for_ns = TRIB_ELECTION_REFUSED_NS;
-            trib_probe_ask(self->core, probe, &self->roster->members[i].addresses[0]);
+            (void)trib_probe_ask(self->core, probe, &self->roster->members[i].addresses[0]);
         }
         under_way += probe->link != NULL;
     }
@@ -69,11 +69,11 @@ void trib_election_ask_members(trib_election *self, bool was_stopped)
 bool trib_election_is_silent(const trib_election *self, uint32_t member)
 {
     const trib_probe *probe = self->probes != NULL ? &self->probes[member] : NULL;
-    if (probe == NULL || self->heard_since_ns == 0 || probe->silent_since_ns == 0) {
+    const int64_t silent_ns = probe != NULL ? trib_probe_silent_since(probe) : 0;
+    if (silent_ns == 0 || self->heard_since_ns == 0) {
         return probe != NULL && probe->is_dead;
     }
-    const int64_t since_ns =
-        probe->silent_since_ns > self->heard_since_ns ? probe->silent_since_ns : self->heard_since_ns;
+    const int64_t since_ns = silent_ns > self->heard_since_ns ? silent_ns : self->heard_since_ns;
     return probe->is_dead || trib_now(self->core->reactor) - since_ns >= self->roster->peer_timeout_ns;
 }
 
