@@ -30,6 +30,7 @@ struct trib_election {
     trib_vote decided;               /* the candidate's decision, as far as it has arrived */
     trib_former_coordinator former;
     struct trib_probe *probes; /* by member: which of them answer (election_silence.c); NULL: nobody was asked */
+    uint32_t asked_next;       /* the member with which the next turn goes on */
     int64_t heard_since_ns;    /* since when some member gives signs of life; 0: none does */
     trib_timer timer;
     trib_vote votes[]; /* by member: votes for this process */

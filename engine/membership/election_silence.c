@@ -14,7 +14,7 @@
 #include "engine/membership/probe.h"
 
 #define NEXT_CANDIDATES 3u /* so many may stand still at once, and the next one has asked the others all the same */
-#define PROBES_MAX 64u     /* at a time */
+#define ASKED_AT_ONCE 64u  /* in a turn */
 
 static bool is_next_candidate(const trib_election *self, uint32_t member)
 {
@@ -42,22 +42,31 @@ static bool hears_some(const trib_election *self, int64_t now_ns)
     return hears;
 }
 
+/* Those that do not answer keep nobody from being asked: each turn goes on where the last one stopped. */
+static void ask_some(trib_election *self, int64_t now_ns)
+{
+    const uint32_t members = self->roster->member_count, first = self->asked_next;
+    uint32_t begun = 0;
+    for (uint32_t i = 0; i < members && begun < ASKED_AT_ONCE; i++) {
+        const uint32_t member = (first + i) % members;
+        trib_probe *probe = &self->probes[member];
+        if (has_to_ask(self, member) &&
+            now_ns - probe->began_ns >= trib_heartbeat_period_ns(self->roster->peer_timeout_ns)) {
+            probe->refused_for_ns = TRIB_ELECTION_REFUSED_NS;
+            begun += trib_probe_ask(self->core, probe, &self->roster->members[member].addresses[0]);
+        }
+        self->asked_next = (member + 1) % members;
+    }
+}
+
 void trib_election_ask_members(trib_election *self, bool was_stopped)
 {
     const int64_t now_ns = trib_now(self->core->reactor);
-    const uint32_t members = self->roster->member_count;
-    if (self->probes == NULL) {
-        self->probes = calloc(members, sizeof *self->probes); /* without memory nobody counts as silent */
+    if (self->probes == NULL) { /* without memory nobody counts as silent */
+        self->probes = calloc(self->roster->member_count, sizeof *self->probes);
     }
-    uint32_t under_way = 0;
-    for (uint32_t i = 0; self->probes != NULL && i < members && under_way < PROBES_MAX; i++) {
-        trib_probe *probe = &self->probes[i];
-        if (has_to_ask(self, i) &&
-            now_ns - probe->began_ns >= trib_heartbeat_period_ns(self->roster->peer_timeout_ns)) {
-            probe->refused_for_ns = TRIB_ELECTION_REFUSED_NS;
-            (void)trib_probe_ask(self->core, probe, &self->roster->members[i].addresses[0]);
-        }
-        under_way += probe->link != NULL;
+    if (self->probes != NULL) {
+        ask_some(self, now_ns);
     }
     if (self->probes == NULL || !hears_some(self, now_ns)) {
         self->heard_since_ns = 0;

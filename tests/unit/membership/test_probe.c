@@ -15,6 +15,7 @@
 #define SECOND INT64_C(1000000000)
 #define TIMEOUT_NS (4 * SECOND)
 #define TURN_NS (SECOND / 20)
+#define MEMBERS 200u
 #define LINKS_MAX 1000u
 
 /* ---- Links that the test plays ---- */
@@ -239,12 +240,48 @@ static void refusals_count_in_a_row(void **state)
     bed_close(&self);
 }
 
+/* ---- Many that do not answer ---- */
+
+/* The candidate hears of nobody, and asks each of the others within a second all the same. */
+static void all_are_asked_soon(void **state)
+{
+    (void)state;
+    bed self;
+    bed_open(&self);
+    trib_roster *roster = trib_roster_create(MEMBERS);
+    trib_election *election = calloc(1, sizeof *election + MEMBERS * sizeof(trib_vote));
+    self.engine->formation.gone = calloc(MEMBERS, sizeof(bool));
+    if (roster == NULL || election == NULL || self.engine->formation.gone == NULL) {
+        fail_msg("out of memory");
+        return; /* not reached; for analysers that do not know fail_msg */
+    }
+    roster->worker_count = MEMBERS;
+    roster->peer_timeout_ns = TIMEOUT_NS;
+    election->core = &self.core;
+    election->roster = roster;
+    for (const int64_t until_ns = time_ns + SECOND; time_ns < until_ns; time_ns += TURN_NS) {
+        const uint32_t before = link_count;
+        trib_election_ask_members(election, false);
+        assert_true(link_count - before <= 64);
+    }
+    for (uint32_t i = 1; i < MEMBERS; i++) {
+        assert_non_null(election->probes[i].link);
+    }
+    assert_null(election->probes[0].link); /* its own */
+    trib_election_end_asking(election);
+    free(self.engine->formation.gone);
+    free(election);
+    free(roster);
+    bed_close(&self);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_slow_one_lives),       cmocka_unit_test(part_of_a_handshake_is_a_sign),
         cmocka_unit_test(a_stranger_gives_none),  cmocka_unit_test(each_address_has_its_time),
         cmocka_unit_test(own_lack_is_no_silence), cmocka_unit_test(refusals_count_in_a_row),
+        cmocka_unit_test(all_are_asked_soon),
     };
     return cmocka_run_group_tests_name("signs of life", tests, NULL, NULL);
 }
