@@ -345,6 +345,7 @@ static void follow(trib_election *self)
         self->turn_began_ns = now_ns;
         trib_link_send_copy(self->link, (trib_frame){.type = TRIB_FRAME_PING}, NULL, 0);
     } else if (self->link == NULL) {
+        self->asks_to_leave = false;
         self->has_failed = trib_link_connect(&self->core->host, address_of(self, self->candidate), TRIB_PURPOSE_CONTROL,
                                              TRIB_NO_MEMBER, 0, &voter_upcalls, NULL, &self->link) != TRIB_OK;
     }
