@@ -351,6 +351,16 @@ static void follow(trib_election *self)
     }
 }
 
+/* The time for all candidates has passed. The coordinator may have answered, while the candidate held this member. */
+static void run_out(trib_election *self)
+{
+    const trib_engine *engine = self->core->engine;
+    trib_election_let_go(self);
+    if (engine->election == self) {
+        trib_election_fail(self, "no other member has been elected in time: this one may be cut off from the majority");
+    }
+}
+
 static void turn(trib_reactor *reactor, trib_timer *timer)
 {
     trib_election *self = timer->user;
@@ -377,7 +387,7 @@ static void turn(trib_reactor *reactor, trib_timer *timer)
     } else if (self->candidate == trib_election_place(self)) {
         trib_election_stand(self);
     } else if (trib_now(reactor) - self->began_ns >= most_ns) {
-        trib_election_fail(self, "no other member has been elected in time: this one may be cut off from the majority");
+        run_out(self);
     } else {
         follow(self);
     }
