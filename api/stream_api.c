@@ -62,23 +62,15 @@ static trib_status wait_for_launch(trib_op *op, uint32_t launches, trib_error *e
     return TRIB_OK;
 }
 
-trib_status trib_op_stream_wait(trib_op *handle, void *stream, trib_error *error)
+static trib_status stream_wait(trib_op *op, void *stream, trib_error *error)
 {
-    trib_op *op = NULL;
-    trib_status status = trib_api_find_op(handle, &op, NULL, error);
-    if (status != TRIB_OK) {
-        return status;
-    }
-    if (op == NULL) {
-        return trib_error_set(error, TRIB_STATE, "op is prepared and was never started");
-    }
     if (!op->tensor->on_device) {
         return trib_error_set(error, TRIB_INVALID, "op must be an operation on a TRIB_TENSOR_DEVICE tensor");
     }
     trib_engine *engine = op->engine;
     for (;;) {
         const uint32_t launches = atomic_load(&engine->launches);
-        status = engine->env.device->stream_wait(engine->device, stream, &op->device->end, error);
+        trib_status status = engine->env.device->stream_wait(engine->device, stream, &op->device->end, error);
         if (status != TRIB_BUSY || is_over(op)) {
             return status == TRIB_BUSY ? TRIB_OK : status;
         }
@@ -87,4 +79,19 @@ trib_status trib_op_stream_wait(trib_op *handle, void *stream, trib_error *error
             return status;
         }
     }
+}
+
+trib_status trib_op_stream_wait(trib_op *handle, void *stream, trib_error *error)
+{
+    trib_op *op = NULL;
+    trib_status status = trib_api_hold_op(handle, &op, error); /* another thread may give it back meanwhile */
+    if (status == TRIB_STATE) {
+        return trib_error_set(error, TRIB_STATE,
+                              "op is prepared and was not started, or another thread is starting it or giving it back");
+    }
+    if (status == TRIB_OK) {
+        status = stream_wait(op, stream, error);
+        trib_op_unref(op);
+    }
+    return status;
 }

@@ -115,7 +115,7 @@ bool trib_group_is_through(const trib_core *core)
            ((int32_t)(group->begun - group->back) <= 0 && atomic_load(&core->engine->device_jobs) == 0);
 }
 
-/* Ends the job if the leader has left before this rank knew the name of the devices' group, which never forms then. */
+/* Ends the job if the leader has left before this rank knew the id of the devices' group, which never forms then. */
 static void check_leader(const trib_local_group *group)
 {
     const uint32_t leader = group->machine * group->local_size;

@@ -8,6 +8,7 @@
 typedef struct trib_vote {
     trib_link *link; /* link on which the vote came */
     bool has_voted;
+    bool asks_to_leave;      /* the coordinator has answered the voter */
     bool is_settled;         /* no other operation can succeed on that member */
     uint32_t settled_ballot; /* ballot of the member that has decided so */
     bool at_boundary;        /* the decision says that the epoch ended because all workers asked for it */

@@ -286,6 +286,10 @@ static trib_status coordinator_received(trib_link *link, const trib_frame *frame
         trib_election_answer(link, frame);
         return TRIB_OK;
     }
+    if (frame->type == TRIB_FRAME_LEAVE && !known && link->peer != TRIB_PEER_PARKED) {
+        trib_link_close(link, true, TRIB_CLOSED, "a voter leaves"); /* with what it has been told before */
+        return TRIB_OK;
+    }
     if (link->peer == TRIB_PEER_PARKED) {
         return trib_formation_take_parked(link, frame, error);
     }

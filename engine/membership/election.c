@@ -34,7 +34,7 @@ void trib_election_stop(trib_engine *engine)
     if (self != NULL) {
         trib_timer_stop(self->core->reactor, &self->timer);
         trib_election_leave_former(self);
-        trib_election_end_sounding(self);
+        trib_election_end_asking(self);
         for (uint32_t i = 0; i < self->roster->member_count; i++) {
             free(self->votes[i].rounds);
         }
@@ -345,8 +345,19 @@ static void follow(trib_election *self)
         self->turn_began_ns = now_ns;
         trib_link_send_copy(self->link, (trib_frame){.type = TRIB_FRAME_PING}, NULL, 0);
     } else if (self->link == NULL) {
+        self->asks_to_leave = false;
         self->has_failed = trib_link_connect(&self->core->host, address_of(self, self->candidate), TRIB_PURPOSE_CONTROL,
                                              TRIB_NO_MEMBER, 0, &voter_upcalls, NULL, &self->link) != TRIB_OK;
+    }
+}
+
+/* The time for all candidates has passed. The coordinator may have answered, while the candidate held this member. */
+static void run_out(trib_election *self)
+{
+    const trib_engine *engine = self->core->engine;
+    trib_election_let_go(self);
+    if (engine->election == self) {
+        trib_election_fail(self, "no other member has been elected in time: this one may be cut off from the majority");
     }
 }
 
@@ -355,13 +366,12 @@ static void turn(trib_reactor *reactor, trib_timer *timer)
     trib_election *self = timer->user;
     trib_engine *engine = self->core->engine;
     const int64_t most_ns = 3 * trib_election_time(self), timeout_ns = self->roster->peer_timeout_ns;
-    trib_election_sound(self, trib_timer_stalled_locally(reactor, timer, timeout_ns / 8));
+    trib_election_ask_members(self, trib_timer_stalled_locally(reactor, timer, timeout_ns / 8));
     if (!self->is_open) {
-        self->doubts = trib_member_coordinator_silence(engine->member) >= timeout_ns / TRIB_ELECTION_DOUBT_SHARE;
-        if (self->doubts) {
+        if (trib_member_coordinator_silence(engine->member) >= timeout_ns / TRIB_ELECTION_DOUBT_SHARE) {
             trib_timer_arm(reactor, timer, trib_now(reactor) + TURN_NS);
         } else {
-            trib_election_end_sounding(self);
+            trib_election_end_asking(self);
         }
         return;
     }
@@ -377,7 +387,7 @@ static void turn(trib_reactor *reactor, trib_timer *timer)
     } else if (self->candidate == trib_election_place(self)) {
         trib_election_stand(self);
     } else if (trib_now(reactor) - self->began_ns >= most_ns) {
-        trib_election_fail(self, "no other member has been elected in time: this one may be cut off from the majority");
+        run_out(self);
     } else {
         follow(self);
     }
@@ -416,8 +426,7 @@ static void arm_turn(trib_election *self)
 void trib_election_doubt(trib_engine *engine)
 {
     trib_election *self = get_own(engine);
-    if (self != NULL && !self->is_open && !self->doubts) {
-        self->doubts = true;
+    if (self != NULL && !self->is_open && !self->timer.armed) {
         self->candidate = first_candidate(self);
         arm_turn(self);
     }

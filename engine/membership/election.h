@@ -62,6 +62,9 @@ void trib_election_adopt(trib_link *link);
 /* Answers a VOTE in the coordinator's process: the voter is awaited, is no member any more, or has to ask again when
  * more is known. */
 void trib_election_answer(trib_link *link, const trib_frame *vote);
+/* The `header` upcall of links that take votes or ask for signs of life: payloads land in the link's memory. */
+TRIB_CHECKED trib_status trib_election_header(trib_link *link, const trib_frame *frame, trib_recv_target *target,
+                                              trib_error *error);
 /* The epoch or the job is over, or the next epoch has begun. Connections stay, and are of no further use. */
 void trib_election_stop(trib_engine *engine);
 

@@ -118,37 +118,90 @@ static uint32_t count_awaited(const trib_election *self, uint32_t *silent_out)
     return awaited;
 }
 
+/* The votes do not suffice, and their time has passed. */
+static void fail_short(trib_election *self, const trib_tally *tally)
+{
+    char text[200];
+    uint32_t votes = 0;
+    const uint32_t members = self->roster->member_count;
+    for (uint32_t i = 0; i < members; i++) {
+        votes += tally->elects[i];
+    }
+    snprintf(text, sizeof text,
+             "no majority of the last epoch's %u members is here (%u vote), so others may go on: start the job "
+             "again. Two workers and a server of its own can lose either",
+             members, votes);
+    trib_election_fail(self, text);
+}
+
+static void drop_vote(trib_vote *vote)
+{
+    trib_link *link = vote->link;
+    trib_vote_clear(vote);
+    if (link != NULL) {
+        put_off(link);
+    }
+}
+
+/* Lets the voters go that the coordinator has answered. Returns how many there were. */
+static uint32_t let_go(trib_election *self)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < self->roster->member_count; i++) {
+        if (self->votes[i].asks_to_leave) {
+            count++;
+            drop_vote(&self->votes[i]);
+        }
+    }
+    return count;
+}
+
+static bool some_ask_to_leave(const trib_election *self)
+{
+    bool some = false;
+    for (uint32_t i = 0; i < self->roster->member_count; i++) {
+        some = some || self->votes[i].asks_to_leave;
+    }
+    return some;
+}
+
+static void decide(trib_election *self, const trib_tally *tally, bool suffices, bool is_over)
+{
+    const bool is_stored = self->roster->ticket != 0;
+    const bool is_elected = tally->elects[trib_election_place(self)];
+    if (is_stored && !trib_tenure_is_used(self->core->engine)) {
+        trib_election_fail(self, "this process does not know the job's store (TRIB_STORE), which decides who goes on");
+    } else if (suffices || (is_stored && is_over && is_elected)) {
+        win(self, &tally->decided, tally->elects);
+    } else if (is_over) {
+        fail_short(self, tally);
+    }
+}
+
+/* A voter that the coordinator has answered is not let go while the votes suffice: the coordinator answers this
+ * process, too, or is too late. So no voter is alone with the coordinator. */
 void trib_election_stand(trib_election *self)
 {
     const int64_t passed_ns = trib_now(self->core->reactor) - self->turn_began_ns;
     uint32_t silent;
     const uint32_t awaited = count_awaited(self, &silent);
     const bool is_over = awaited == 0 || passed_ns >= 2 * trib_election_time(self);
-    if (!is_over && passed_ns < trib_election_time(self) && awaited > silent) {
+    const bool is_due = is_over || passed_ns >= trib_election_time(self) || awaited <= silent;
+    if (!is_due && !some_ask_to_leave(self)) {
         return;
     }
     trib_tally tally;
-    const uint32_t members = self->roster->member_count;
-    self->votes[trib_election_place(self)] = trib_election_own_vote(self);
-    const bool has_memory = trib_ballot_tally(self->votes, members, &tally);
-    self->votes[trib_election_place(self)] = (trib_vote){.link = NULL}; /* its rounds belong to the formation */
-    const bool is_stored = self->roster->ticket != 0;
-    if (is_stored && !trib_tenure_is_used(self->core->engine)) {
-        trib_election_fail(self, "this process does not know the job's store (TRIB_STORE), which decides who goes on");
-    } else if (has_memory && (count(self, &tally) || (is_stored && is_over)) &&
-               tally.elects[trib_election_place(self)]) {
-        win(self, &tally.decided, tally.elects);
-    } else if (is_over || !has_memory) {
-        char text[200];
-        uint32_t votes = 0;
-        for (uint32_t i = 0; has_memory && i < members; i++) {
-            votes += tally.elects[i];
+    const uint32_t me = trib_election_place(self);
+    self->votes[me] = trib_election_own_vote(self);
+    const bool has_memory = trib_ballot_tally(self->votes, self->roster->member_count, &tally);
+    self->votes[me] = (trib_vote){.link = NULL}; /* its rounds belong to the formation */
+    const bool suffices = has_memory && count(self, &tally) && tally.elects[me];
+    if ((suffices || let_go(self) == 0) && is_due) {
+        if (has_memory) {
+            decide(self, &tally, suffices, is_over);
+        } else {
+            trib_election_fail(self, "out of memory for an election");
         }
-        snprintf(text, sizeof text,
-                 "no majority of the last epoch's %u members is here (%u vote), so others may go on: start the job "
-                 "again. Two workers and a server of its own can lose either",
-                 members, votes);
-        trib_election_fail(self, has_memory ? text : "out of memory for an election");
     }
     trib_ballot_free(&tally);
 }
@@ -156,11 +209,7 @@ void trib_election_stand(trib_election *self)
 void trib_election_drop_votes(trib_election *self)
 {
     for (uint32_t i = 0; i < self->roster->member_count; i++) {
-        trib_link *link = self->votes[i].link;
-        trib_vote_clear(&self->votes[i]);
-        if (link != NULL) {
-            put_off(link);
-        }
+        drop_vote(&self->votes[i]);
     }
 }
 
@@ -208,7 +257,11 @@ static void take_vote_of_another_epoch(const trib_election *self, trib_link *lin
     if (!trib_epoch_is_before(frame->tensor, self->roster->epoch)) {
         const trib_frame own = {
             .type = TRIB_FRAME_ROSTER_TAKEN, .tensor = self->roster->epoch, .aux = trib_election_place(self)};
-        self->is_open &&lacks_some ? trib_link_send_copy(link, own, NULL, 0) : put_off(link);
+        if (self->is_open && lacks_some) {
+            trib_link_send_copy(link, own, NULL, 0);
+        } else {
+            put_off(link);
+        }
     } else if (trib_election_find_former(self, frame->tensor, frame->aux) == TRIB_NO_MEMBER) {
         refuse(link, LEFT_BEHIND);
     } else if (!self->is_open) {
@@ -267,28 +320,17 @@ static void take_ping(const trib_election *self, trib_link *link)
     }
 }
 
-/* Returns true if the votes that are there are a majority. */
-static bool has_votes(trib_election *self)
-{
-    trib_tally tally;
-    self->votes[trib_election_place(self)] = trib_election_own_vote(self);
-    const bool has = trib_ballot_tally(self->votes, self->roster->member_count, &tally) && count(self, &tally);
-    self->votes[trib_election_place(self)] = (trib_vote){.link = NULL};
-    trib_ballot_free(&tally);
-    return has;
-}
-
-/* The coordinator has answered this voter. If the votes suffice it answers this process, too, or is too late; so no
- * voter is alone with it. */
+/* The coordinator has answered this voter. */
 static void take_leave(trib_election *self, trib_link *link)
 {
-    if (self != NULL && self->is_open && self->candidate == trib_election_place(self) && has_votes(self)) {
-        return;
+    trib_vote *vote = self != NULL && link->peer < self->roster->member_count ? &self->votes[link->peer] : NULL;
+    if (vote == NULL || vote->link != link) {
+        put_off(link);
+    } else if (self->is_open && self->candidate == trib_election_place(self)) {
+        vote->asks_to_leave = true; /* the next turn decides */
+    } else {
+        drop_vote(vote);
     }
-    if (self != NULL && link->peer < self->roster->member_count && self->votes[link->peer].link == link) {
-        trib_vote_clear(&self->votes[link->peer]);
-    }
-    put_off(link);
 }
 
 static trib_status candidate_received(trib_link *link, const trib_frame *frame, const void *payload, bool in_place,

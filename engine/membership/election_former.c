@@ -127,7 +127,8 @@ void trib_election_ask_former(trib_election *self)
         return;
     }
     if (former->has_answered) { /* a candidate that has the votes decides, or comes back with all its voters */
-        if (self->link != NULL && trib_link_is_up(self->link)) {
+        if (self->link != NULL && trib_link_is_up(self->link) && !self->asks_to_leave) {
+            self->asks_to_leave = true;
             trib_link_send_copy(self->link, (trib_frame){.type = TRIB_FRAME_LEAVE}, NULL, 0);
         }
         return;

@@ -25,13 +25,14 @@ struct trib_election {
     uint32_t candidate;
     int64_t began_ns, turn_began_ns; /* when the election, and the candidate's turn, began */
     trib_link *link;                 /* link to the candidate; NULL: none, or this process is the candidate */
+    bool asks_to_leave;              /* over that link */
     bool has_failed, is_refused;     /* the last attempt to reach the candidate failed; its address refuses */
     int64_t refused_since_ns;        /* 0: the last attempt was not refused */
     trib_vote decided;               /* the candidate's decision, as far as it has arrived */
     trib_former_coordinator former;
-    struct trib_probe *probes; /* by member: which of them answer (election_sounding.c); NULL: nobody was asked */
+    struct trib_probe *probes; /* by member: which of them answer (election_silence.c); NULL: nobody was asked */
+    uint32_t asked_next;       /* the member with which the next turn goes on */
     int64_t heard_since_ns;    /* since when some member gives signs of life; 0: none does */
-    bool doubts;               /* the coordinator is silent, and not lost yet */
     trib_timer timer;
     trib_vote votes[]; /* by member: votes for this process */
 };
@@ -81,20 +82,16 @@ void trib_election_leave_former(trib_election *self);
 /* The candidate has let this member go. Comes back to the coordinator if that has answered. */
 void trib_election_let_go(trib_election *self);
 
-/* ---- election_sounding.c ---- */
+/* ---- election_silence.c ---- */
 /* A turn: asks members whether they live. was_stopped: this process was, so that answers may lie unread. */
-void trib_election_sound(trib_election *self, bool was_stopped);
+void trib_election_ask_members(trib_election *self, bool was_stopped);
 /* True if the member's process has ended, or has not answered for the peer timeout while others have. */
 bool trib_election_is_silent(const trib_election *self, uint32_t member);
-void trib_election_end_sounding(trib_election *self);
+void trib_election_end_asking(trib_election *self);
 
 /* ---- election_candidate.c ---- */
 /* Members that have voted for this process have to vote again. */
 void trib_election_drop_votes(trib_election *self);
 /* A turn of the candidate: counts the votes when they are there, or their time has passed. */
 void trib_election_stand(trib_election *self);
-/* The `header` upcall: payloads land in the link's memory. */
-TRIB_CHECKED trib_status trib_election_header(trib_link *link, const trib_frame *frame, trib_recv_target *target,
-                                              trib_error *error);
-
 #endif

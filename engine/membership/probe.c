@@ -1,6 +1,7 @@
 /* probe.c - see probe.h. */
 #include "engine/membership/probe.h"
 
+#include "engine/link/link_reconnect.h"
 #include "engine/membership/election.h"
 
 #define LEAST_NS (1 * INT64_C(1000000000)) /* for an attempt; a packet that was lost is sent again after a second */
@@ -11,11 +12,27 @@ static void note_attempt(trib_core *core, trib_probe *probe, bool is_refused)
         trib_election_refuses(&probe->refused_since_ns, is_refused, trib_now(core->reactor), probe->refused_for_ns);
 }
 
+/* When the process sent its last part of the handshake that is under way; 0: it has sent none. */
+static int64_t answered_in(const trib_probe *probe, const trib_link *link)
+{
+    return link->last_received_ns > probe->began_ns ? link->last_received_ns : 0;
+}
+
+/* The attempt ends without an answer. It was silent since its last part of the handshake only. */
+static void note_unanswered(trib_probe *probe, const trib_link *link)
+{
+    const int64_t answered_ns = answered_in(probe, link);
+    if (answered_ns > 0 && probe->silent_since_ns != 0) {
+        probe->silent_since_ns = probe->heard_ns = answered_ns;
+    }
+}
+
 static void ready(trib_link *link)
 {
     trib_probe *probe = link->user;
     if (probe != NULL) {
-        probe->silent_since_ns = 0;
+        probe->silent_since_ns = probe->refused_since_ns = 0;
+        probe->is_dead = false;
         probe->heard_ns = trib_now(link->core->reactor);
     }
     trib_link_close(link, true, TRIB_CLOSED, "the member lives");
@@ -32,50 +49,75 @@ static trib_status received(trib_link *link, const trib_frame *frame, const void
     return TRIB_OK;
 }
 
-static trib_status header(trib_link *link, const trib_frame *frame, trib_recv_target *target, trib_error *error)
-{
-    (void)link;
-    (void)frame;
-    (void)target;
-    (void)error;
-    return TRIB_OK;
-}
-
 static void closed(trib_link *link, trib_status status, const char *reason)
 {
-    (void)status;
     (void)reason;
     trib_probe *probe = link->user;
-    if (probe != NULL) {
-        probe->link = NULL;
-        note_attempt(link->core, probe, link->redial.is_refused);
+    if (probe == NULL) {
+        return;
     }
+    probe->link = NULL;
+    if (status != TRIB_UNAUTHORIZED && status != TRIB_PROTOCOL) { /* else somebody else has its address */
+        note_unanswered(probe, link);
+    }
+    note_attempt(link->core, probe, link->redial.is_refused);
 }
 
 static const trib_link_upcalls upcalls = {
     .ready = ready,
-    .header = header,
+    .header = trib_election_header,
     .received = received,
     .closed = closed,
 };
 
-void trib_probe_ask(trib_core *core, trib_probe *probe, const trib_address *address)
+/* Returns true if the attempt comes no further. The link goes on with the next address by itself, so an attempt has
+ * that time at each. A process that has taken the connection, and is slow, would find the same work in another one. */
+static bool is_stuck(trib_core *core, trib_probe *probe)
 {
-    const int64_t now_ns = trib_now(core->reactor), share_ns = core->engine->config.peer_timeout_ns / 4;
-    const int64_t patience_ns = probe->silent_since_ns == 0 ? 0 : share_ns > LEAST_NS ? share_ns : LEAST_NS;
-    if (probe->link != NULL && now_ns - probe->began_ns >= patience_ns) {
-        trib_probe_end(probe, "the member is asked again");
+    const trib_link *link = probe->link;
+    const int64_t now_ns = trib_now(core->reactor), timeout_ns = core->engine->config.peer_timeout_ns;
+    const bool is_connected = link->state == TRIB_LINK_AWAIT_CHALLENGE || link->state == TRIB_LINK_AWAIT_WELCOME;
+    const uint32_t step = link->redial.tries << 8 | (uint32_t)link->state;
+    if (step != probe->step) {
+        probe->step = step;
+        probe->stepped_ns = now_ns;
+    }
+    const int64_t share_ns = is_connected ? timeout_ns / 2 : timeout_ns / 4;
+    return now_ns - probe->stepped_ns >= (share_ns > LEAST_NS ? share_ns : LEAST_NS);
+}
+
+static void give_up(trib_core *core, trib_probe *probe)
+{
+    note_unanswered(probe, probe->link);
+    note_attempt(core, probe, false);
+    trib_probe_end(probe, "the member is asked again");
+}
+
+bool trib_probe_ask(trib_core *core, trib_probe *probe, const trib_address *address)
+{
+    if (probe->link != NULL && (probe->silent_since_ns == 0 || is_stuck(core, probe))) {
+        give_up(core, probe);
     }
     if (probe->link != NULL) {
-        return;
+        return false;
     }
-    probe->began_ns = now_ns;
-    probe->silent_since_ns = probe->silent_since_ns == 0 ? now_ns : probe->silent_since_ns;
+    probe->began_ns = probe->stepped_ns = trib_now(core->reactor);
+    probe->step = 0;
     if (trib_link_connect(&core->host, address, TRIB_PURPOSE_CONTROL, TRIB_NO_MEMBER, 0, &upcalls, probe,
-                          &probe->link) != TRIB_OK) {
+                          &probe->link) == TRIB_OK) {
+        probe->silent_since_ns = probe->silent_since_ns == 0 ? probe->began_ns : probe->silent_since_ns;
+    } else { /* this process lacks something, and does not know about the other one */
         probe->link = NULL;
-        note_attempt(core, probe, false); /* this process lacks something */
+        probe->silent_since_ns = 0;
+        note_attempt(core, probe, false);
     }
+    return true;
+}
+
+int64_t trib_probe_silent_since(const trib_probe *probe)
+{
+    const int64_t answered_ns = probe->link != NULL ? answered_in(probe, probe->link) : 0;
+    return probe->silent_since_ns != 0 && answered_ns > 0 ? answered_ns : probe->silent_since_ns;
 }
 
 void trib_probe_end(trib_probe *probe, const char *why)

@@ -3,7 +3,7 @@
  *
  * A member listens at the same address from its first epoch to its end. An attempt connects there, proves the token and
  * ends. A process that has died refuses. One that stands still lets its kernel take the connection, and does not
- * answer. All functions are called on core 0.
+ * answer. One that is busy answers late. All functions are called on core 0.
  */
 #ifndef TRIB_ENGINE_PROBE_H
 #define TRIB_ENGINE_PROBE_H
@@ -12,6 +12,8 @@
 
 typedef struct trib_probe {
     trib_link *link;          /* NULL: no attempt is under way */
+    uint32_t step;            /* how far that attempt has come */
+    int64_t stepped_ns;       /* when it came so far */
     int64_t began_ns;         /* when the last attempt began */
     int64_t heard_ns;         /* when the process has answered last; 0: it never has */
     int64_t silent_since_ns;  /* when the first attempt began that was not answered; 0: the last one was */
@@ -20,8 +22,11 @@ typedef struct trib_probe {
     bool is_dead;
 } trib_probe;
 
-/* Begins an attempt unless one is under way. One that takes too long is given up for another one. */
-void trib_probe_ask(trib_core *core, trib_probe *probe, const trib_address *address);
+/* Begins an attempt unless one is under way. One that comes no further is given up for another one. Returns true if it
+ * has begun one. */
+bool trib_probe_ask(trib_core *core, trib_probe *probe, const trib_address *address);
+/* Since when the process has not answered; 0: it has, or was never asked. */
+int64_t trib_probe_silent_since(const trib_probe *probe);
 /* Ends the attempt, if any. The probe's memory may be freed. */
 void trib_probe_end(trib_probe *probe, const char *why);
 

@@ -390,6 +390,46 @@ static void stands_still_between_epochs(void **state)
     }
 }
 
+/* ---- A candidate that holds its voters ---- */
+
+static const trib_engine *holder; /* it decides nothing and lets nobody go, and does not reach the coordinator */
+
+__typeof__(trib_election_stand) __real_trib_election_stand, __wrap_trib_election_stand;
+void __wrap_trib_election_stand(trib_election *self)
+{
+    if (self->core->engine != holder) {
+        __real_trib_election_stand(self);
+    }
+}
+
+__typeof__(trib_election_ask_former) __real_trib_election_ask_former, __wrap_trib_election_ask_former;
+void __wrap_trib_election_ask_former(trib_election *self)
+{
+    if (self->core->engine != holder) {
+        __real_trib_election_ask_former(self);
+    }
+}
+
+/* The coordinator answers the voters shortly before their time for the election is over. They come back to it then. */
+static void held_until_the_end(void **state)
+{
+    (void)state;
+    const setting what = {.workers = 4, .servers = 1, .colocated = true, .reactors = 1};
+    bed *self = worker_loss_open(&what, 1);
+    uint32_t members = 4;
+    run_for(self, SECOND / 1000);
+    holder = self->job->members[1].engine;
+    trib_sim_process_freeze(self->job->members[0].process, true);
+    assert_true(sim_job_run(self->job, trib_sim_now(self->job->sim) + 10 * SECOND, takes_it_for_lost, &members));
+    run_for(self, 3 * trib_election_time(holder->election) - 2 * SECOND);
+    trib_sim_process_freeze(self->job->members[0].process, false);
+    run_for(self, 30 * SECOND);
+    holder = NULL;
+    run_for(self, 30 * SECOND);
+    assert_true(self->job->members[1].ended_told);
+    expect_all_but(self, 1u << 1, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(left_behind),
@@ -398,6 +438,7 @@ int main(void)
                                        cmocka_unit_test(one_refusal_is_no_death),
                                        cmocka_unit_test(cut_off_at_the_end_of_an_epoch),
                                        cmocka_unit_test(comes_back_in_time),
-                                       cmocka_unit_test(stands_still_between_epochs)};
+                                       cmocka_unit_test(stands_still_between_epochs),
+                                       cmocka_unit_test(held_until_the_end)};
     return cmocka_run_group_tests_name("election", tests, NULL, NULL);
 }

@@ -5,7 +5,9 @@
  * A coordinator that is back in the middle of the election leaves no healthy member alone with it.
  */
 #include <stdio.h>
+#include <string.h>
 
+#include "engine/membership/ballot.h"
 #include "engine/membership/election.h"
 #include "tests/sim/worker_loss.h"
 
@@ -98,6 +100,18 @@ static int64_t last_known(const stop *stops)
     return known_ns;
 }
 
+static void close_without_stopped(const run *self)
+{
+    sim_job *job = self->bed->job;
+    for (uint32_t i = 0; i < job->member_count; i++) {
+        if ((self->stopped >> i & 1) != 0) {
+            trib_sim_process_freeze(job->members[i].process, false);
+            sim_job_kill(job, i);
+        }
+    }
+    worker_loss_close(self->bed);
+}
+
 static void stand_still(const kind *what, uint32_t index)
 {
     const setting how = {.workers = WORKERS, .servers = what->servers, .colocated = true, .reactors = 1 + index % 2};
@@ -113,13 +127,7 @@ static void stand_still(const kind *what, uint32_t index)
         fail_msg("kind %u: the others have not gone on %.2f s after the last loss was known: %s", index,
                  (double)MOST_NS / 1e9, self.bed->text);
     }
-    for (uint32_t i = 0; i < job->member_count; i++) {
-        if ((self.stopped >> i & 1) != 0) {
-            trib_sim_process_freeze(job->members[i].process, false);
-            sim_job_kill(job, i);
-        }
-    }
-    worker_loss_close(self.bed);
+    close_without_stopped(&self);
 }
 
 static void a_majority_goes_on(void **state)
@@ -129,6 +137,8 @@ static void a_majority_goes_on(void **state)
         stand_still(&kinds[i], i);
     }
 }
+
+/* ---- A coordinator that is back ---- */
 
 /* The coordinator and a server stand still. The coordinator is back when another one is about to be elected, and
  * answers some of the members first. No other member is left out, whoever keeps the membership then. */
@@ -166,8 +176,55 @@ static void nobody_is_left_out(void **state)
     }
 }
 
+/* ---- A candidate that holds its voters ---- */
+
+static struct {
+    const sim_job *job;
+    const trib_vote *votes; /* of the candidate that counted last */
+    int64_t counted_ns;
+    uint32_t counted;
+    uint32_t again; /* so often a candidate counted votes that it had counted less than a turn ago */
+} counts;
+
+__typeof__(trib_ballot_tally) __real_trib_ballot_tally, __wrap_trib_ballot_tally;
+bool __wrap_trib_ballot_tally(const trib_vote *votes, uint32_t members, trib_tally *tally_out)
+{
+    const int64_t now_ns = counts.job != NULL ? trib_sim_now(counts.job->sim) : 0;
+    counts.again += counts.job != NULL && counts.votes == votes && now_ns - counts.counted_ns < SECOND / 20;
+    counts.counted++;
+    counts.votes = votes;
+    counts.counted_ns = now_ns;
+    return __real_trib_ballot_tally(votes, members, tally_out);
+}
+
+/* The coordinator is back, answers the voters, and is not reached by the candidate, which waits for a server. They ask
+ * it to let them go, which costs it no more than a count in each turn. */
+static void voters_are_held_at_no_cost(void **state)
+{
+    (void)state;
+    const setting how = {.workers = WORKERS, .servers = 1, .colocated = true, .reactors = 1};
+    run self = {.bed = worker_loss_open(&how, 1), .left = WORKERS - 1};
+    sim_job *job = self.bed->job;
+    const int64_t decided_ns = TIMEOUT_NS + TIMEOUT_NS / TRIB_ELECTION_DOUBT_SHARE;
+    const int64_t began_ns = trib_sim_now(job->sim) + SECOND / 500;
+    memset(&counts, 0, sizeof counts);
+    counts.job = job;
+    (void)sim_job_run(job, began_ns, never, NULL);
+    set_stopped(&self, 0, true);
+    set_stopped(&self, WORKERS, true);
+    (void)sim_job_run(job, began_ns + decided_ns - SECOND / 2, never, NULL);
+    trib_sim_node_shun(job->members[0].node, job->members[1].node, true);
+    trib_sim_process_freeze(job->members[0].process, false);
+    assert_true(sim_job_run(job, began_ns + decided_ns + MOST_NS, goes_on, &self));
+    assert_true(counts.counted > 1);
+    assert_int_equal(counts.again, 0);
+    counts.job = NULL;
+    close_without_stopped(&self);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_majority_goes_on), cmocka_unit_test(nobody_is_left_out)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_majority_goes_on), cmocka_unit_test(nobody_is_left_out),
+                                       cmocka_unit_test(voters_are_held_at_no_cost)};
     return cmocka_run_group_tests_name("members that stand still", tests, NULL, NULL);
 }

@@ -318,15 +318,19 @@ struct xla_error *trib_jax_host(struct xla_call *call)
     if (answered_metadata(call)) {
         return NULL;
     }
+    struct pending *pending = calloc(1, sizeof *pending);
+    trib_error error = {.text = "out of memory"};
+    if (pending == NULL || completion_begin(&error) != TRIB_OK) {
+        free(pending);
+        return error_of(call->api, error.text);
+    }
     struct xla_future_args create = {sizeof create, NULL, NULL};
     struct xla_error *failure = call->api->future_create(&create);
     if (failure != NULL) {
+        free(pending);
         return failure;
     }
-    struct pending *pending = calloc(1, sizeof *pending);
-    if (pending == NULL) {
-        return error_of(call->api, "out of memory");
-    }
+    call->future = create.future; /* XLA frees it, also with an error */
     pending->api = call->api;
     pending->future = create.future;
     pending->number = (uint64_t)attribute(call, "tensor");
@@ -334,12 +338,11 @@ struct xla_error *trib_jax_host(struct xla_call *call)
     trib_op_params_init(&params, sizeof params);
     params.done_cb = operation_done;
     params.user = pending;
-    trib_error error;
-    if (completion_begin(&error) != TRIB_OK || submit(call, &params, NULL, &error) != TRIB_OK) {
-        free(pending);
-        return error_of(call->api, error.text);
+    const trib_status status = submit(call, &params, NULL, &error);
+    if (status != TRIB_OK) {
+        completion_set(&pending->completion, status, error.text);
+        complete(&pending->completion);
     }
-    call->future = create.future;
     return NULL;
 }
 

@@ -13,7 +13,7 @@ enum { RANKS = 2, COUNT = 1000 };
 
 static trib_device_ops ops;
 static trib_device_params told[RANKS]; /* parameters, by machine */
-static atomic_bool refuses;
+static atomic_bool refuses, holds;     /* holds: no answer */
 static atomic_int asked;
 
 static trib_status open_device(const trib_device_params *params, trib_device **out, trib_error *error)
@@ -30,6 +30,9 @@ static trib_status stream_wait(trib_device *device, void *stream, const trib_dev
     (void)error;
     const bool refused = atomic_load(&refuses);
     atomic_fetch_add(&asked, 1);
+    while (atomic_load(&holds)) {
+        usleep(1000);
+    }
     return refused ? TRIB_BUSY : TRIB_OK;
 }
 
@@ -125,6 +128,16 @@ static void call_begin(call *self, trib_op *op)
     assert_int_equal(pthread_create(&self->thread, NULL, call_main, self), 0);
 }
 
+/* Returns false if the call has not returned within half a minute. */
+static bool returns_soon(const call *self)
+{
+    int waited = 0;
+    for (; !atomic_load(&self->has_returned) && waited < 30000; waited++) {
+        usleep(1000);
+    }
+    return waited < 30000;
+}
+
 static void await_count(atomic_int *count, int least)
 {
     for (int i = 0; atomic_load(count) < least; i++) {
@@ -189,20 +202,42 @@ static void until_the_operation_is_over(void **state)
     }
 }
 
+/* Another thread may give the handle back during the call. The operation's memory goes to no other one until then. */
+static void although_it_is_given_back(void **state)
+{
+    (void)state;
+    static bed self;
+    call one;
+    bed_open(&self, false);
+    atomic_store(&holds, true);
+    trib_op *op = hand_in(&self, 0, 0, -1, NULL, NULL);
+    call_begin(&one, op);
+    await_count(&asked, 1);
+    trib_op_cancel(op);
+    trib_error error = {.status = TRIB_OK};
+    assert_int_equal(job_wait(op, &error), TRIB_CANCELLED);
+    trib_op *later = hand_in(&self, 0, 1, -1, NULL, NULL);
+    atomic_store(&holds, false);
+    assert_true(returns_soon(&one));
+    pthread_join(one.thread, NULL);
+    assert_int_equal(one.status, TRIB_OK);
+    assert_int_equal(trib_op_status(later), TRIB_PENDING);
+    trib_op *others = hand_in(&self, 1, 1, -1, NULL, NULL);
+    finish(later);
+    finish(others);
+    bed_close(&self);
+}
+
 typedef struct held {
     call call;
-    atomic_bool outlives; /* the call has not returned within half a minute */
+    atomic_bool outlives; /* the call has not returned soon */
 } held;
 
 static void hold_until_the_call_returns(const trib_result *result, void *user)
 {
     (void)result;
     held *self = user;
-    int waited = 0;
-    for (; !atomic_load(&self->call.has_returned) && waited < 30000; waited++) {
-        usleep(1000);
-    }
-    atomic_store(&self->outlives, waited == 30000);
+    atomic_store(&self->outlives, !returns_soon(&self->call));
 }
 
 /* The callback of a failed operation may wait for a thread that waits for the operation. */
@@ -302,9 +337,9 @@ static void never_in_a_callback_while_joining(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(until_something_is_launched),       cmocka_unit_test(until_the_operation_is_over),
-        cmocka_unit_test(until_its_callback_begins),         cmocka_unit_test(never_in_a_callback),
-        cmocka_unit_test(never_in_a_callback_while_joining),
+        cmocka_unit_test(until_something_is_launched), cmocka_unit_test(until_the_operation_is_over),
+        cmocka_unit_test(although_it_is_given_back),   cmocka_unit_test(until_its_callback_begins),
+        cmocka_unit_test(never_in_a_callback),         cmocka_unit_test(never_in_a_callback_while_joining),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

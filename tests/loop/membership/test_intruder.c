@@ -209,6 +209,27 @@ static void without_a_word(void **state)
     assert_non_null(strstr(first.log, "has not joined within 10 s"));
 }
 
+/* It leaves and has never joined, as a voter may that the coordinator has answered. The connection ends in good order,
+ * so that it has all that it was told before. */
+static void that_only_leaves(void **state)
+{
+    (void)state;
+    bed self;
+    raw_peer voter;
+    trib_frame frame = {.type = TRIB_FRAME_NONE};
+    bed_open(&self);
+    raw_peer_connect(&voter, self.host.address, HOST_TOKEN, TRIB_PURPOSE_CONTROL, 1);
+    raw_peer_send(&voter, (trib_frame){.type = TRIB_FRAME_LEAVE}, NULL, 0);
+    while (frame.type != TRIB_FRAME_BYE) {
+        assert_true(raw_peer_receive(&voter, &frame, self.payload));
+    }
+    raw_peer_expect_end(&voter);
+    raw_peer_close(&voter);
+    expect_life(&self);
+    bed_close(&self);
+    assert_null(strstr(self.host.log, "unexpected LEAVE"));
+}
+
 static void may_lose_workers(trib_config *config, int member)
 {
     (void)member;
@@ -242,6 +263,7 @@ int main(void)
         cmocka_unit_test(of_the_last_attempt), cmocka_unit_test(of_the_last_coordinator),
         cmocka_unit_test(with_two_ranks),      cmocka_unit_test(with_the_connection_of_a_member),
         cmocka_unit_test(without_a_word),      cmocka_unit_test(without_a_vote),
+        cmocka_unit_test(that_only_leaves),
     };
     return cmocka_run_group_tests_name("intruders", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /*
- * election_sounding.c - which members stand still while the coordinator is silent, or another one is elected
+ * election_silence.c - which members stand still while the coordinator is silent, or another one is elected
  * (election.h).
  *
  * Nobody needs an answer of a member that has nothing to do, so its silence says nothing. From a quarter of the peer
@@ -14,9 +14,9 @@
 #include "engine/membership/probe.h"
 
 #define NEXT_CANDIDATES 3u /* so many may stand still at once, and the next one has asked the others all the same */
-#define PROBES_MAX 64u     /* at a time */
+#define ASKED_AT_ONCE 64u  /* in a turn */
 
-static bool is_near(const trib_election *self, uint32_t member)
+static bool is_next_candidate(const trib_election *self, uint32_t member)
 {
     return member >= self->candidate && member - self->candidate < NEXT_CANDIDATES &&
            member < self->roster->worker_count;
@@ -27,7 +27,7 @@ static bool has_to_ask(const trib_election *self, uint32_t member)
 {
     const uint32_t me = trib_election_place(self);
     return member != me && member >= self->candidate && trib_election_counts(self, member) &&
-           !self->votes[member].has_voted && (is_near(self, member) || is_near(self, me));
+           !self->votes[member].has_voted && (is_next_candidate(self, member) || is_next_candidate(self, me));
 }
 
 /* True if another member gives signs of life. */
@@ -42,22 +42,31 @@ static bool hears_some(const trib_election *self, int64_t now_ns)
     return hears;
 }
 
-void trib_election_sound(trib_election *self, bool was_stopped)
+/* Those that do not answer keep nobody from being asked: each turn goes on where the last one stopped. */
+static void ask_some(trib_election *self, int64_t now_ns)
 {
-    const int64_t now_ns = trib_now(self->core->reactor);
-    const uint32_t members = self->roster->member_count;
-    if (self->probes == NULL) {
-        self->probes = calloc(members, sizeof *self->probes); /* without memory nobody counts as silent */
-    }
-    uint32_t under_way = 0;
-    for (uint32_t i = 0; self->probes != NULL && i < members && under_way < PROBES_MAX; i++) {
-        trib_probe *probe = &self->probes[i];
-        if (has_to_ask(self, i) &&
+    const uint32_t members = self->roster->member_count, first = self->asked_next;
+    uint32_t begun = 0;
+    for (uint32_t i = 0; i < members && begun < ASKED_AT_ONCE; i++) {
+        const uint32_t member = (first + i) % members;
+        trib_probe *probe = &self->probes[member];
+        if (has_to_ask(self, member) &&
             now_ns - probe->began_ns >= trib_heartbeat_period_ns(self->roster->peer_timeout_ns)) {
             probe->refused_for_ns = TRIB_ELECTION_REFUSED_NS;
-            trib_probe_ask(self->core, probe, &self->roster->members[i].addresses[0]);
+            begun += trib_probe_ask(self->core, probe, &self->roster->members[member].addresses[0]);
         }
-        under_way += probe->link != NULL;
+        self->asked_next = (member + 1) % members;
+    }
+}
+
+void trib_election_ask_members(trib_election *self, bool was_stopped)
+{
+    const int64_t now_ns = trib_now(self->core->reactor);
+    if (self->probes == NULL) { /* without memory nobody counts as silent */
+        self->probes = calloc(self->roster->member_count, sizeof *self->probes);
+    }
+    if (self->probes != NULL) {
+        ask_some(self, now_ns);
     }
     if (self->probes == NULL || !hears_some(self, now_ns)) {
         self->heard_since_ns = 0;
@@ -69,15 +78,15 @@ void trib_election_sound(trib_election *self, bool was_stopped)
 bool trib_election_is_silent(const trib_election *self, uint32_t member)
 {
     const trib_probe *probe = self->probes != NULL ? &self->probes[member] : NULL;
-    if (probe == NULL || self->heard_since_ns == 0 || probe->silent_since_ns == 0) {
+    const int64_t silent_ns = probe != NULL ? trib_probe_silent_since(probe) : 0;
+    if (silent_ns == 0 || self->heard_since_ns == 0) {
         return probe != NULL && probe->is_dead;
     }
-    const int64_t since_ns =
-        probe->silent_since_ns > self->heard_since_ns ? probe->silent_since_ns : self->heard_since_ns;
+    const int64_t since_ns = silent_ns > self->heard_since_ns ? silent_ns : self->heard_since_ns;
     return probe->is_dead || trib_now(self->core->reactor) - since_ns >= self->roster->peer_timeout_ns;
 }
 
-void trib_election_end_sounding(trib_election *self)
+void trib_election_end_asking(trib_election *self)
 {
     for (uint32_t i = 0; self->probes != NULL && i < self->roster->member_count; i++) {
         trib_probe_end(&self->probes[i], "the election is over");
