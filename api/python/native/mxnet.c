@@ -31,8 +31,7 @@ struct operation {
     trib_engine *engine;
     trib_op_params params;
     bool is_broadcast;
-    bool is_once;      /* the tensor is the operation's own, and released with it */
-    bool *is_disputed; /* or NULL: true from then on if the workers disagree about the tensor */
+    bool is_once; /* the tensor is the operation's own, and released with it */
     struct on_complete complete;
     void *array; /* a handle of its own: the program may give up its array meanwhile */
 };
@@ -51,7 +50,7 @@ void trib_mxnet_error_free(void *error);
 
 TRIB_API int trib_mxnet_init(const char *path, int major);
 TRIB_API int trib_mxnet_submit(void *engine, void *tensor, void *array, int reduce, int root, int priority,
-                               bool is_once, bool *is_disputed);
+                               bool is_once);
 
 /* Finds MXNet's functions in its library, which the process has loaded. Returns 0, or -1. */
 int trib_mxnet_init(const char *path, int major)
@@ -92,19 +91,10 @@ static void complete(struct completion *completion)
     trib_mxnet_error_free(error);
 }
 
-/* The program learns that workers disagree when it reads the array, and finds this then. */
-static void note_dispute(const struct operation *operation, trib_status status)
-{
-    if (status == TRIB_MISMATCH && operation->is_disputed != NULL) {
-        __atomic_store_n(operation->is_disputed, true, __ATOMIC_RELEASE);
-    }
-}
-
 /* Runs on an engine's thread. The tensor ends here: a completion thread may come after the engine's end. */
 static void operation_done(const trib_result *result, void *user)
 {
     struct operation *operation = user;
-    note_dispute(operation, result->status);
     release(operation);
     operation->completion.run = complete;
     completion_post(&operation->completion, result);
@@ -127,7 +117,6 @@ static void start(struct operation *operation, const struct on_complete *callbac
                                          : trib_push_pull(operation->engine, &operation->params, NULL, &error);
     }
     if (status != TRIB_OK) {
-        note_dispute(operation, status);
         release(operation);
         completion_set(&operation->completion, status, error.text);
         complete(&operation->completion);
@@ -148,10 +137,8 @@ static void start_in_2(void *context, void *on_start, void *callback, void *para
 }
 
 /* Puts an operation on an array, in place, into MXNet's engine. root: below 0 for a reduction. is_once: the tensor is
- * released when the operation is over, if it was taken. is_disputed: NULL, or what is set
- * when the workers disagree, and must be there until MXNet is done with the operation. Returns 0, or not 0. */
-int trib_mxnet_submit(void *engine, void *tensor, void *array, int reduce, int root, int priority, bool is_once,
-                      bool *is_disputed)
+ * released when the operation is over, if it was taken. Returns 0, or not 0. */
+int trib_mxnet_submit(void *engine, void *tensor, void *array, int reduce, int root, int priority, bool is_once)
 {
     struct operation *operation = calloc(1, sizeof *operation);
     if (operation == NULL || mxnet.copy_handle(array, &operation->array) != 0) {
@@ -161,7 +148,6 @@ int trib_mxnet_submit(void *engine, void *tensor, void *array, int reduce, int r
     operation->engine = engine;
     operation->is_broadcast = root >= 0;
     operation->is_once = is_once;
-    operation->is_disputed = is_disputed;
     trib_op_params_init(&operation->params, sizeof operation->params);
     operation->params.tensor = tensor;
     operation->params.reduce = (trib_reduce)reduce;

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -25,11 +24,10 @@ from .compression import params_of
 MAJOR = int(mx.__version__.split('.')[0])
 _counters = {}
 _declared = {}  # how tensors of byteps_declare_tensor() are compressed
-_disputed = {}  # by tensor: a flag that the native part sets when the workers disagree about it
 
 _native = ctypes.CDLL(beside('libtributary-mxnet.so'))
 _native.trib_mxnet_init.argtypes = [ctypes.c_char_p, ctypes.c_int]
-_native.trib_mxnet_submit.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int] * 3 + [ctypes.c_bool, ctypes.c_void_p]
+_native.trib_mxnet_submit.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int] * 3 + [ctypes.c_bool]
 if _native.trib_mxnet_init(find_lib_path()[0].encode(), MAJOR) != 0:
     raise ImportError('tributary: this MXNet (%s) lacks MXEnginePushAsyncND' % mx.__version__)
 
@@ -39,7 +37,6 @@ def _closing():
     with contextlib.suppress(mx.base.MXNetError):
         (mx.nd if MAJOR == 1 else mx.npx).waitall()
     _counters.clear()
-    _disputed.clear()
 
 
 job.follow(lambda: None, _closing)
@@ -69,14 +66,10 @@ def exchange(array, name, reduce=0, root=-1, priority=0, process_set=None, compr
     codec = codec_of(compression, array.size * np.dtype(array.dtype).itemsize)
     engine, is_once = resolve(process_set).engine(), isinstance(name, _CountedName)
     declare = engine.declare_once if is_once else engine.declare
-    made = functools.partial(declare, name, DTYPES[kind], array.size, priority=priority, codec=codec, shape=array.shape)
-    tensor = made()
-    if tensor in _disputed and _disputed[tensor].value:
-        tensor.is_disputed = True
-        tensor = made()
-    flag = None if is_once else ctypes.byref(_disputed.setdefault(tensor, ctypes.c_bool()))
-    if _native.trib_mxnet_submit(
-        job.engine()._handle, tensor.handle, array.handle, reduce, root, priority, is_once, flag
+    tensor = declare(name, DTYPES[kind], array.size, priority=priority, codec=codec, shape=array.shape)
+    if (
+        _native.trib_mxnet_submit(job.engine()._handle, tensor.handle, array.handle, reduce, root, priority, is_once)
+        != 0
     ):
         if is_once:
             lib.trib_tensor_release(tensor.handle, None)
