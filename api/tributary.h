@@ -761,7 +761,7 @@ TRIB_API TRIB_CHECKED trib_status trib_tensor_release(trib_tensor *tensor, trib_
 /* The elements of each slice: SLICES: of each member; PAIRS: of each member i for each member j, at i * members + j.
  * counts has room for `capacity` numbers; *count_out is how many there are. TRIB_AGAIN: the members have not all
  * declared the tensor yet; once an operation on it has succeeded they have. TRIB_INVALID (too little room, a WHOLE
- * tensor), TRIB_MISMATCH (they disagree). TRIB_ANY_THREAD. */
+ * tensor), TRIB_MISMATCH (their declarations differ, also of a WHOLE tensor). TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_tensor_counts(const trib_tensor *tensor, uint64_t *counts, size_t capacity,
                                                      size_t *count_out, trib_error *error);
 

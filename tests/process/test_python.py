@@ -129,12 +129,28 @@ for call, words in ((lambda: engine.declare(5, 0, 1), 'must be a str'),
         assert words in str(problem), problem
     else:
         raise AssertionError(words)
-try:
-    engine.declare('differs', 0, 4 + rank).push_pull(array.array('f', [1.0] * (4 + rank))).wait()
-except tributary.MismatchError as problem:
-    assert 'differs' in str(problem), problem
-else:
-    raise AssertionError('workers disagreed, and nothing was raised')
+def disagrees(name, begin):
+    try:
+        begin().wait()
+    except tributary.MismatchError as problem:
+        assert name in str(problem), problem
+    else:
+        raise AssertionError('workers disagreed, and nothing was raised')
+
+for count in 4 + rank, 4, 5, 6:  # workers would number further shapes of that name differently
+    values = array.array('f', [1.0] * count)
+    disagrees('differs', lambda: engine.declare('differs', 0, count).push_pull(values))
+
+def begin(number, reduce=tributary.SUM):
+    values = array.array('f', [number] * 3)
+    return engine.declare_like('round', values).push_pull(values, reduce=reduce)
+
+first = begin(0, tributary.MAX if rank == 0 else tributary.SUM)
+second = begin(1) if rank == 0 else None  # before it has waited for the first, and the other worker after
+disagrees('round', lambda: first)
+assert (second or begin(1)).wait().tolist() == [2] * 3
+for number in range(2, 6):
+    assert begin(number).wait().tolist() == [2 * number] * 3
 tensor, values = engine.declare('closed', 0, 1), array.array('f', [1.0])
 lock = engine._lock
 lock.acquire()  # as if another thread were inside a call

@@ -278,7 +278,15 @@ def errors(rank, size):
             RuntimeError,
             (lambda: ended(jax.jit(lambda x: trib.broadcast(x, 0, 'as well'))(turned)), '3x2'),
             (lambda: ended(jax.jit(lambda x: trib.allreduce(x, name='differs'))(jnp.ones(3 + rank))), 'differs'),
+            (lambda: ended(jax.jit(lambda x: trib.allgather(x, name='rows'))(jnp.ones((2, 3 + rank)))), 'rows'),
         )
+        for count in 3, 4, 5:  # workers would number further shapes of that name differently
+            python_bed.refused(
+                RuntimeError,
+                (lambda: ended(jax.jit(lambda x: trib.allreduce(x, name='differs'))(jnp.ones(count))), 'differs'),
+                (lambda: ended(trib.allreduce(jnp.ones(count), name='differs')), 'differs'),
+                (lambda: ended(jax.jit(lambda x: trib.allgather(x, name='rows'))(jnp.ones((2, count)))), 'rows'),
+            )
     program = jax.jit(lambda x: trib.allreduce(x, trib.Sum))
     assert (program(of(rank, (4,))) == total((4,))).all()
     if os.environ.get('TRIB_SERVERS', '0') != '0':

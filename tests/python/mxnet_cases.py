@@ -392,11 +392,11 @@ def errors(rank, size):
         (lambda: trib.DistributedOptimizer(None), 'mx.optimizer'),
     )
     if size > 1:
-        for shape in ((3 + rank,), ((2, 3), (3, 2))[rank % 2]):
-            wrong = trib.allreduce(nd.ones(shape), name='differs.%d' % len(shape))
+        # A name takes no further shape then, as workers would number it differently.
+        for shape in ((3 + rank,), (3,), (4,), (5,), ((2, 3), (3, 2))[rank % 2]):
             try:
-                wrong.wait_to_read()
-            except mx.base.MXNetError as problem:
+                trib.allreduce(nd.ones(shape), name='differs.%d' % len(shape)).wait_to_read()
+            except (mx.base.MXNetError, tributary.MismatchError) as problem:
                 assert 'differs' in str(problem), problem
             else:
                 raise AssertionError('workers disagreed, and nothing was raised')

@@ -204,8 +204,12 @@ def wrong_use_is_told():
     if trib.size() > 1:
         raises(ValueError, lambda: trib.alltoall(torch.ones(trib.size() + 1)), 'splits')
         raises(tributary.MismatchError, lambda: trib.allreduce(torch.ones(3 + trib.rank()), name='differs'), 'differs')
-        for count in 3, 4, 3:  # on one of the workers the name has had that size before
-            assert trib.allreduce(torch.ones(count), name='differs').tolist() == [1] * count
+        for count in 3, 4, 5:  # workers would number further shapes of that name differently
+            raises(tributary.MismatchError, lambda: trib.allreduce(torch.ones(count), name='differs'), 'differs')
+        op = trib.Max if trib.rank() == 0 else trib.Sum
+        raises(tributary.MismatchError, lambda: trib.allreduce(torch.ones(3), name='one call', op=op), 'one call')
+        for count in 3, 4, 3:
+            assert trib.allreduce(torch.ones(count), name='one call').tolist() == [1] * count
         turned = torch.ones(2, 3) if trib.rank() == 0 else torch.ones(3, 2)
         raises(tributary.MismatchError, lambda: trib.allreduce(turned, name='turned'), 'turned')
         raises(tributary.MismatchError, lambda: trib.broadcast(turned, 0, name='turned too'), 'turned too')

@@ -24,8 +24,6 @@ struct operation {
     int64_t number;    /* that the tensor's name ends with */
     bool is_zero;      /* the result, when the operation is over: of a reduction to another worker */
     trib_tensor *once; /* the operation's own tensor, which is released with it; NULL: the kernel's is kept */
-    trib_tensor *kept; /* the kernel's, of the n-th engine */
-    uint64_t engine;
 };
 
 TRIB_API void trib_tensorflow_set_engine(trib_engine *engine);
@@ -39,7 +37,6 @@ void trib_tensorflow_set_engine(trib_engine *engine)
     pthread_mutex_lock(&trib_tf_job.lock);
     trib_tf_job.engine = engine;
     trib_tf_job.generation++;
-    trib_tf_job.engines++;
     trib_tf_job.group_count = 0;
     trib_tf_job.tensor_count = engine != NULL && engine != trib_tf_job.former ? 0 : trib_tf_job.tensor_count;
     trib_tf_job.former = engine != NULL ? engine : trib_tf_job.former;
@@ -234,9 +231,6 @@ static void finish(struct operation *operation, const char *text)
 static void finish_completion(struct completion *completion)
 {
     struct operation *operation = (struct operation *)completion;
-    if (completion->status == TRIB_MISMATCH && operation->kept != NULL) {
-        trib_tf_drop(operation->kept, operation->engine);
-    }
     if (operation->is_zero) {
         memset(TF_TensorData(operation->output), 0, TF_TensorByteSize(operation->output));
     }
@@ -282,7 +276,8 @@ static bool take_buffers(const struct kernel *kernel, struct operation *operatio
 }
 
 /* Declares the kernel's tensor at its first use, and again for another engine or another size. A name that another
- * place uses for another shape gets a number, the same on workers that use names alike. The job is locked. */
+ * place uses for another shape gets a number, the same on workers that use names alike: one about which they have
+ * disagreed takes no further shape. The job is locked. */
 static trib_status declare(struct kernel *kernel, int64_t operation_number, const TF_Tensor *input, trib_group *group,
                            trib_error *error)
 {
@@ -313,13 +308,16 @@ static trib_status declare(struct kernel *kernel, int64_t operation_number, cons
     trib_tf_tensor_name(kernel, operation_number, first);
     trib_status status = TRIB_MISMATCH;
     for (int number = 0; status == TRIB_MISMATCH && number < SHAPES_MAX; number++) {
+        if (number == 1 && trib_tf_is_disputed(kernel, error)) {
+            break;
+        }
         char name[TRIB_TENSOR_NAME_MAX + 1];
         (void)snprintf(name, sizeof name, number == 0 ? "%s" : "%s#%d", first, number);
         desc.name = name;
         status = trib_tensor_declare(trib_tf_job.engine, &desc, &kernel->tensor, error);
     }
     if (status == TRIB_OK && kernel->numbers == 0) {
-        status = trib_tf_remember(kernel->tensor);
+        status = trib_tf_remember(kernel);
     }
     if (status == TRIB_OK) {
         kernel->generation = trib_tf_job.generation;
@@ -372,9 +370,6 @@ static const char *submit(struct kernel *kernel, struct operation *operation, tr
         if (kernel->numbers != 0) {
             operation->once = kernel->tensor;
             kernel->tensor = NULL;
-        } else {
-            operation->kept = kernel->tensor;
-            operation->engine = trib_tf_job.engines;
         }
         trib_tf_job.calls++;
         trib_tf_job.in_place += params.input == params.output;

@@ -14,17 +14,23 @@
 
 enum { MAX_DIMS = 254, GLOBAL_SET = 0 };
 
+/* A tensor that kernels of one name share. */
+struct kept {
+    trib_tensor *tensor;
+    int64_t process_set;
+    char name[TRIB_TENSOR_NAME_MAX + 1]; /* the kernels', without the number of a further shape */
+};
+
 /* The engine, and how often there has been another. A lock holder may submit: the engine is not destroyed meanwhile. */
 struct job {
     pthread_mutex_t lock;
     trib_engine *engine, *former; /* former: the last one that was there */
-    uint64_t generation;          /* also one more when kernels have to look up their tensors again */
-    uint64_t engines;             /* that there have been */
-    uint64_t calls, in_place;     /* for tests */
-    uint64_t pending;             /* operations whose results TensorFlow has not got yet */
-    uint64_t gathers;             /* those of them whose results the engine holds */
-    pthread_cond_t taken;         /* one of them less */
-    trib_tensor **tensors;        /* of all kernels, each once */
+    uint64_t generation;
+    uint64_t calls, in_place; /* for tests */
+    uint64_t pending;         /* operations whose results TensorFlow has not got yet */
+    uint64_t gathers;         /* those of them whose results the engine holds */
+    pthread_cond_t taken;     /* one of them less */
+    struct kept *tensors;     /* of all kernels, each once */
     size_t tensor_count, tensor_capacity;
     trib_group **groups; /* by the number of a process set; NULL where this worker is no member */
     uint64_t group_count;
@@ -69,12 +75,12 @@ int trib_tf_size(const trib_group *group);
 /* Releases a tensor. The end of the engine, or of a group, may have done so already. */
 void trib_tf_release(trib_tensor *tensor);
 
-/* Remembers a tensor for trib_tensorflow_forget(). Kernels of one name share a tensor. The job is locked. */
-trib_status trib_tf_remember(trib_tensor *tensor);
+/* Remembers a kernel's tensor for trib_tensorflow_forget() and trib_tf_is_disputed(). The job is locked. */
+trib_status trib_tf_remember(const struct kernel *kernel);
 
-/* Gives up a tensor of the n-th engine, about which workers disagree: a later call in which they agree declares it
- * anew. All of them have the error, and do so before TensorFlow gets it. */
-void trib_tf_drop(trib_tensor *tensor, uint64_t engine);
+/* Returns whether workers have declared a tensor of the kernel's name differently, and a text in *error. The job is
+ * locked. */
+bool trib_tf_is_disputed(const struct kernel *kernel, trib_error *error);
 
 /* TensorFlow has the result of an operation that counted as pending, and as a gather if it is one. */
 void trib_tf_taken(bool is_gather);

@@ -1,8 +1,9 @@
-/* tensorflow_tensors.c - the tensors that kernels have declared and keep. All of them are released where the job goes
- * on with others, and one alone when the workers disagree about it. */
+/* tensorflow_tensors.c - the tensors that kernels have declared and keep. They are released where the job goes on with
+ * others. */
 #include "native/tensorflow_job.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 TRIB_API void trib_tensorflow_forget(void);
 
@@ -12,25 +13,46 @@ void trib_tf_release(trib_tensor *tensor)
     (void)status;
 }
 
-trib_status trib_tf_remember(trib_tensor *tensor)
+trib_status trib_tf_remember(const struct kernel *kernel)
 {
     struct job *job = &trib_tf_job;
     for (size_t i = 0; i < job->tensor_count; i++) {
-        if (job->tensors[i] == tensor) {
+        if (job->tensors[i].tensor == kernel->tensor) {
             return TRIB_OK;
         }
     }
     if (job->tensor_count == job->tensor_capacity) {
         const size_t capacity = job->tensor_capacity ? 2 * job->tensor_capacity : 64;
-        trib_tensor **grown = realloc(job->tensors, capacity * sizeof(trib_tensor *));
+        struct kept *grown = realloc(job->tensors, capacity * sizeof *grown);
         if (grown == NULL) {
             return TRIB_NO_MEMORY;
         }
         job->tensors = grown;
         job->tensor_capacity = capacity;
     }
-    job->tensors[job->tensor_count++] = tensor;
+    struct kept *kept = &job->tensors[job->tensor_count++];
+    kept->tensor = kernel->tensor;
+    kept->process_set = kernel->process_set;
+    memcpy(kept->name, kernel->name, sizeof kept->name);
     return TRIB_OK;
+}
+
+bool trib_tf_is_disputed(const struct kernel *kernel, trib_error *error)
+{
+    for (size_t i = 0; i < trib_tf_job.tensor_count; i++) {
+        const struct kept *kept = &trib_tf_job.tensors[i];
+        trib_error found;
+        size_t count = 0;
+        if (kept->process_set == kernel->process_set && strcmp(kept->name, kernel->name) == 0 &&
+            trib_tensor_counts(kept->tensor, NULL, 0, &count, &found) == TRIB_MISMATCH) {
+            (void)snprintf(error->text, sizeof error->text,
+                           "workers disagreed about \"%.80s\" before, so it takes no other shape: take another name "
+                           "(%.200s)",
+                           kernel->name, found.text);
+            return true;
+        }
+    }
+    return false;
 }
 
 /* Releases what kernels have declared: where the job goes on with others, they declare anew, as a worker that comes
@@ -39,24 +61,8 @@ void trib_tensorflow_forget(void)
 {
     pthread_mutex_lock(&trib_tf_job.lock);
     for (size_t i = 0; i < trib_tf_job.tensor_count; i++) {
-        trib_tf_release(trib_tf_job.tensors[i]);
+        trib_tf_release(trib_tf_job.tensors[i].tensor);
     }
     trib_tf_job.tensor_count = 0;
     pthread_mutex_unlock(&trib_tf_job.lock);
-}
-
-void trib_tf_drop(trib_tensor *tensor, uint64_t engine)
-{
-    struct job *job = &trib_tf_job;
-    pthread_mutex_lock(&job->lock);
-    const bool is_there = job->engine != NULL && engine == job->engines;
-    for (size_t i = 0; is_there && i < job->tensor_count; i++) {
-        if (job->tensors[i] == tensor) {
-            trib_tf_release(tensor);
-            job->tensors[i] = job->tensors[--job->tensor_count];
-            job->generation++; /* every kernel looks its tensor up again */
-            break;
-        }
-    }
-    pthread_mutex_unlock(&job->lock);
 }

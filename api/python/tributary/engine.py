@@ -45,14 +45,14 @@ class Tensor:
     """A named tensor of an engine: type, size and priority are fixed, buffers come with each operation."""
 
     __slots__ = (
-        *('engine', 'name', 'dtype', 'count', 'handle', 'is_device', 'is_disputed'),
+        *('engine', 'name', 'dtype', 'count', 'handle', 'is_device', 'has_failed'),
         *('_params', '_fields', '_made', '_error', '_passed'),
     )
 
     def __init__(self, engine, name, dtype, count, handle, is_device):
         self.engine, self.name, self.dtype, self.count = engine, name, dtype, count
         self.handle, self.is_device = handle, is_device
-        self.is_disputed = False  # the workers disagree about it, so that it is of no use any more
+        self.has_failed = False  # an operation ended so that workers may be at different calls (operation.py)
         # Parameters are kept, so that an operation changes no more than it has to: to compare is much faster than to
         # write fields of a structure one by one.
         self._fields = None
@@ -82,21 +82,25 @@ class Tensor:
         is_once=False,
         prescale=1.0,
         postscale=1.0,
+        step=None,
     ):
         """Returns a function that submits an operation on bare addresses each time that it is called, and returns it.
         `owner` keeps their memory alive. `value` is what wait() returns, or a function that makes it of the
-        operation's handle. is_once: the tensor is released when the operation is over."""
+        operation's handle. is_once: the tensor is released when the operation is over. step: a number that is compared
+        with the other workers'; a tensor has it in all operations, or in none."""
         if root >> 31 not in (0, -1):  # ctypes would cut it off
             raise ArgumentError('%s: root %d is not a rank' % (self.name, root))
         fields = source, target, reduce, root, stream, priority, output_bytes, input_bytes, flags, prescale, postscale
-        return functools.partial(self._start, function, fields, owner, value, is_once)
+        return functools.partial(self._start, function, fields, owner, value, is_once, step)
 
-    def _start(self, function, fields, owner, value, is_once):
+    def _start(self, function, fields, owner, value, is_once, step):
         engine = self.engine
         with engine._lock:
             engine._check()
             if fields is not self._fields and fields != self._fields:
                 self._write(*fields)
+            if step is not None:
+                self._params.step = step & 0xFFFFFFFF
             status = function(engine._passed, *self._passed)
             if status < 0:
                 raise error_of(status, self._error.text)
@@ -410,18 +414,16 @@ class Engine:
 
     def declare(self, name, dtype, count, priority=0, is_device=False, group=None, codec=None, shape=(), quorum=0):
         """Returns the tensor of that name, which is declared at its first use. All workers must declare it alike. A
-        name that comes again for another shape, or after the workers disagreed, gets a tensor of its own, with a number
-        behind the name: workers that use names alike number them alike. codec is the text of how its sums travel; None:
-        as the job's setting says. Workers whose shapes differ get MismatchError; () differs from none. quorum is the
-        number of workers without whose contributions its all-reduces do not go on; 0: as the job's setting says
-        (TRIB_QUORUM)."""
+        name that comes again for another shape gets a tensor of its own, with a number behind the name: workers that
+        use names alike number them alike. codec is the text of how its sums travel; None: as the job's setting says.
+        Workers whose shapes differ get MismatchError, and the name takes no further shape: they would number it
+        differently. () differs from none. quorum is the number of workers without whose contributions its all-reduces
+        do not go on; 0: as the job's setting says (TRIB_QUORUM)."""
         shape = tuple(shape) if len(shape) <= _abi.TRIB_TENSOR_DIMS_MAX else ()
         shapes = self._tensors.setdefault((name, group), {})
         key = (dtype, count, is_device, codec, shape, quorum)
-        if key in shapes and shapes[key].is_disputed:
-            disputed = shapes.pop(key)
-            shapes[disputed] = disputed  # it counts on, as it does on workers whose tensor had another shape
         if key not in shapes:
+            self.refuse_disputed(name, shapes.values())
             full = '%s#%d' % (name, len(shapes)) if shapes else name
             shapes[key] = self.declare_once(
                 full,
@@ -435,6 +437,17 @@ class Engine:
                 quorum=quorum,
             )
         return shapes[key]
+
+    def refuse_disputed(self, name, tensors):
+        """Raises MismatchError if the workers have declared one of a name's tensors differently."""
+        for tensor in tensors:
+            counts, error = ctypes.c_size_t(), _abi.trib_error()
+            with self._lock:
+                self._check()
+                status = lib.trib_tensor_counts(tensor.handle, None, 0, ctypes.byref(counts), ctypes.byref(error))
+            if status == _abi.TRIB_MISMATCH:
+                text = 'workers disagreed about "%s" before, so it takes no other shape: take another name (%s)'
+                raise error_of(status, (text % (name, error.text.decode(errors='replace'))).encode())
 
     def declare_once(
         self,

@@ -10,6 +10,9 @@ from ._library import call, error_of, lib
 # A wait returns so often to the interpreter, which then runs handlers of signals, such as Ctrl-C's.
 SLICE_NS = 200_000_000
 
+# Errors after which the n-th operation of a tensor may be another call on each worker.
+_APART = _abi.TRIB_MISMATCH, _abi.TRIB_TIMEOUT, _abi.TRIB_CANCELLED
+
 Boundary = collections.namedtuple('Boundary', 'epoch number operations step worker_count')
 
 
@@ -72,8 +75,8 @@ class Operation:
                 return  # another thread was faster
             if status < 0:
                 self._error = error_of(status, text)
-                if status == _abi.TRIB_MISMATCH and self._tensor is not None:
-                    self._tensor.is_disputed = True
+                if status in _APART and self._tensor is not None:
+                    self._tensor.has_failed = True
             else:
                 self.contributors = _contributors_of(self._handle)
             if status >= 0 and callable(self._value):

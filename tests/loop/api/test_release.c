@@ -248,6 +248,7 @@ static void a_mismatch_ends_with_the_tensor(void **state)
     }
     for (int rank = 0; rank < 2; rank++) {
         assert_int_equal(job_wait(ops[rank], NULL), TRIB_MISMATCH);
+        assert_int_equal(trib_tensor_counts(tensors[rank], NULL, 0, &(size_t){0}, NULL), TRIB_MISMATCH);
         assert_int_equal(trib_tensor_release(tensors[rank], NULL), TRIB_OK);
     }
     for (int rank = 0; rank < 2; rank++) {

@@ -32,7 +32,7 @@ Declaration = collections.namedtuple(
     defaults=(0, False, None, _abi.TRIB_WHOLE, 1, None, None),
 )
 
-_numbers = {}  # declaration -> its number in the native table
+_numbers = {}  # declaration -> its number in the native table, and the tensor
 _counters = {}
 _suspended = {}, {}  # the two as suspend() left them
 
@@ -52,7 +52,7 @@ def _closing():
 def _set_removed(set_id):
     """Programs that were compiled for a set fail with a text when it is gone."""
     for what in [what for what in _numbers if what.set_id == set_id]:
-        native.trib_jax_reopen(_numbers.pop(what), None, None)
+        native.trib_jax_reopen(_numbers.pop(what)[0], None, None)
 
 
 job.follow(lambda: None, _closing)
@@ -74,10 +74,10 @@ def resume(num_workers: int, num_servers: int, global_rank: int, context: Any = 
     global _suspended
     job.resume(num_workers, num_servers, global_rank, context)
     numbers, counters = _suspended
-    for what, number in numbers.items():
+    for what, (number, _) in numbers.items():
         if what.layout == _abi.TRIB_WHOLE and what.set_id == 0 and what.rank in (None, job.rank()):
-            native.trib_jax_reopen(number, job.engine()._handle, _declare(what).handle)
-            _numbers[what] = number
+            _numbers[what] = number, _declare(what)
+            native.trib_jax_reopen(number, job.engine()._handle, _numbers[what][1].handle)
     # Operations that cannot go on are traced again by all, who count them from the start.
     _counters.update({key: counters[key] for key in (('allreduce', 0), ('broadcast', 0)) if key in counters})
     _suspended = {}, {}
@@ -103,7 +103,9 @@ def _declare(what):
     count, options = math.prod(what.shape), dict(priority=what.priority, is_device=what.is_device, shape=what.shape)
     if what.layout == _abi.TRIB_WHOLE:
         return engine.declare(what.name, what.dtype, count, codec=what.codec, **options)
-    alike = [known for known in _numbers if (known.name, known.set_id) == (what.name, what.set_id)]
+    named = what.name, what.set_id
+    alike = [tensor for known, (_, tensor) in _numbers.items() if (known.name, known.set_id) == named]
+    job.engine().refuse_disputed(what.name, alike)
     name = '%s#%d' % (what.name, len(alike)) if alike else what.name
     return engine.declare_once(name, what.dtype, count, layout=what.layout, row=what.row, splits=what.splits, **options)
 
@@ -111,8 +113,9 @@ def _declare(what):
 def number_of(what):
     """Returns the number of a tensor in the native table. It is declared when a program is lowered."""
     if what not in _numbers:
-        _numbers[what] = native.trib_jax_add(job.engine()._handle, _declare(what).handle)
-    return _numbers[what]
+        tensor = _declare(what)
+        _numbers[what] = native.trib_jax_add(job.engine()._handle, tensor.handle), tensor
+    return _numbers[what][0]
 
 
 def check() -> None:

@@ -1,7 +1,7 @@
 """Collectives on contiguous tensors of one engine: what ops.py (Horovod's names) and c10d.py (PyTorch's) are built on.
 
-Each function submits and returns a Handle. A name of None takes one that is counted for each kind, so workers must
-submit operations without names in the same order. Callbacks of futures count for themselves."""
+Each function submits and returns a Handle. A name of None takes one that is counted for each kind (broadcasts: and
+size), so workers must submit operations without names in the same order. Callbacks of futures count for themselves."""
 
 import ctypes
 import math
@@ -10,12 +10,14 @@ import torch
 
 from .. import _abi, job
 from .._library import call, lib
+from ..errors import MismatchError
 from . import futures
 from .elements import bits_of, dtype_of, stream_of
 from .handles import Handle
 
-# Operations without a name share this many names of each kind, and have a tensor for each type and size under them. So
-# they overlap without growing in number, and workers that disagree about type or size get an error.
+# All-reduces and broadcasts without a name share this many names, the slots, so that they overlap without growing in
+# number. A slot has a tensor for each type and size. Workers whose all-reduces differ in these get an error at once if
+# the slot lacks one of them; if it knows both, each waits for its deadline.
 _SLOTS = 16
 
 
@@ -33,27 +35,45 @@ def part_of(name, part):
     return type(name)('%s.%s' % (name, part))
 
 
+def _slot(engine, kind, source, priority, codec):
+    """Returns the tensor of an all-reduce without a name, and options of its submission."""
+    dtype, count, is_cuda = dtype_of(source, kind), source.numel(), source.is_cuda
+    turn = futures.counted(engine, kind)
+    name, key = '%s.%d' % (kind, turn % _SLOTS), (dtype, count, is_cuda, codec)
+    tensors = engine.known.setdefault(name, {})
+    try:
+        if not any(tensor.has_failed for tensor in tensors.values()):
+            if key not in tensors:
+                tensors[key] = engine.declare(name, dtype, count, priority, is_cuda, codec=codec)
+            return tensors[key], dict(step=turn)  # workers compare it, so that no sum is of different calls
+    except MismatchError:
+        pass  # nobody has waited for the operation that failed
+    # A slot with an operation that failed is given up, as workers may be at different rounds of its tensors. The call's
+    # number is the same on all, so they meet again when each has seen the error, whichever does first.
+    name = '%s.alone.%d' % (kind, turn)
+    return engine.declare_once(name, dtype, count, priority=priority, is_device=is_cuda, codec=codec), dict(
+        is_once=True
+    )
+
+
 def _tensor(engine, kind, name, source, priority=0, codec=None, shape=()):
-    """Returns the tensor, and whether it is for one operation alone. shape: compared with the other workers', if the
-    name was given and the shape is that of the elements as sent."""
+    """Returns the tensor, and options of its submission. shape: compared with the other workers', if the name was given
+    and the shape is that of the elements as sent."""
     is_cuda, line = source.is_cuda, futures.line()
     if name is None and line is not None:
         name, shape = OnceName('%s.%s' % (kind, line.next().name)), ()
     if isinstance(name, OnceName):
         declared = shape if math.prod(shape) == source.numel() else ()
         options = dict(priority=priority, is_device=is_cuda, codec=codec, shape=declared)
-        return engine.declare_once(name, dtype_of(source, name), source.numel(), **options), True
-    key = name, source.dtype, source.numel(), shape, is_cuda, codec
-    known = engine.known.get(key) if name is not None else None  # to look it up so is cheaper than to describe it
-    if known is not None and not known.is_disputed:
-        return known, False
-    dtype, count = dtype_of(source, name or kind), source.numel()
+        return engine.declare_once(name, dtype_of(source, name), source.numel(), **options), dict(is_once=True)
     if name is None:
-        name = '%s.%d' % (kind, futures.counted(engine, kind) % _SLOTS)
-        return engine.declare(name, dtype, count, priority, is_cuda, codec=codec), False
-    declared = shape if math.prod(shape) == count else ()
-    tensor = engine.known[key] = engine.declare(name, dtype, count, priority, is_cuda, codec=codec, shape=declared)
-    return tensor, False
+        return _slot(engine, kind, source, priority, codec)
+    key = name, source.dtype, source.numel(), shape, is_cuda, codec
+    if key not in engine.known:  # to look it up so is cheaper than to describe it
+        dtype, count = dtype_of(source, name), source.numel()
+        declared = shape if math.prod(shape) == count else ()
+        engine.known[key] = engine.declare(name, dtype, count, priority, is_cuda, codec=codec, shape=declared)
+    return engine.known[key], {}
 
 
 def _shape_of(tensor, count):
@@ -81,7 +101,7 @@ def all_reduce(
     engine, source, landing, reduce, name=None, priority=0, value=None, codec=None, prescale=1.0, postscale=1.0
 ):
     """landing = reduction of all workers' sources. They may be the same tensor."""
-    tensor, is_once = _tensor(engine, 'all_reduce', name, source, priority, codec=codec, shape=source.shape)
+    tensor, options = _tensor(engine, 'all_reduce', name, source, priority, codec=codec, shape=source.shape)
     operation = tensor.submit(
         lib.trib_push_pull,
         source.data_ptr(),
@@ -90,19 +110,21 @@ def all_reduce(
         reduce=reduce,
         stream=stream_of(source),
         priority=priority,
-        is_once=is_once,
         prescale=prescale,
         postscale=postscale,
+        **options,
     )
     return Handle([(operation, _device(source))], lambda: landing if value is None else value)
 
 
 def broadcast(engine, tensor, root, name=None, value=None):
     """Every worker's tensor becomes the root's. Any type will do: the bytes are sent."""
-    flat = bits_of(tensor)
-    # A thread that saves a checkpoint broadcasts objects beside the training: each size counts for itself.
-    kind = 'broadcast.%s.%d' % (flat.dtype, flat.numel()) if name is None else 'broadcast'
-    declared, is_once = _tensor(engine, kind, name, flat, shape=tensor.shape)
+    flat, shape = bits_of(tensor), tensor.shape
+    if name is None and futures.line() is None:
+        # A thread that saves a checkpoint broadcasts objects beside the training: each size counts for itself.
+        kind, shape = 'broadcast.%s.%d' % (flat.dtype, flat.numel()), ()
+        name = '%s.%d' % (kind, futures.counted(engine, kind) % _SLOTS)
+    declared, options = _tensor(engine, 'broadcast', name, flat, shape=shape)
     operation = declared.submit(
         lib.trib_broadcast,
         flat.data_ptr(),
@@ -110,7 +132,7 @@ def broadcast(engine, tensor, root, name=None, value=None):
         (tensor, flat),
         root=root,
         stream=stream_of(tensor),
-        is_once=is_once,
+        **options,
     )
     return Handle([(operation, _device(tensor))], lambda: tensor if value is None else value)
 
@@ -279,7 +301,8 @@ def reduce_to(engine, source, landing, root, reduce):
     """landing on the root = reduction of all workers' sources; elsewhere it is not used."""
     near = source.cpu()  # on devices only groups reduce to one worker
     target = _like(landing, near)
-    tensor, is_once = _tensor(engine, 'reduce', None, near)
+    # The workers end at different times, so they would not give up a slot together.
+    tensor = engine.declare_once(_once_name(engine, 'reduce', None), dtype_of(near), near.numel())
     operation = tensor.submit(
         lib.trib_reduce_to,
         near.data_ptr(),
@@ -287,6 +310,6 @@ def reduce_to(engine, source, landing, root, reduce):
         (near, target),
         reduce=reduce,
         root=root,
-        is_once=is_once,
+        is_once=True,
     )
     return _landed(operation, target, landing)
