@@ -85,10 +85,6 @@ trib_status trib_op_stream_wait(trib_op *handle, void *stream, trib_error *error
 {
     trib_op *op = NULL;
     trib_status status = trib_api_hold_op(handle, &op, error); /* another thread may give it back meanwhile */
-    if (status == TRIB_STATE) {
-        return trib_error_set(error, TRIB_STATE,
-                              "op is prepared and was not started, or another thread is starting it or giving it back");
-    }
     if (status == TRIB_OK) {
         status = stream_wait(op, stream, error);
         trib_op_unref(op);

@@ -105,6 +105,7 @@ bool trib_probe_ask(trib_core *core, trib_probe *probe, const trib_address *addr
     probe->step = 0;
     if (trib_link_connect(&core->host, address, TRIB_PURPOSE_CONTROL, TRIB_NO_MEMBER, 0, &upcalls, probe,
                           &probe->link) == TRIB_OK) {
+        probe->began_ns = probe->link->last_received_ns; /* the link's beginning: time has gone on meanwhile */
         probe->silent_since_ns = probe->silent_since_ns == 0 ? probe->began_ns : probe->silent_since_ns;
     } else { /* this process lacks something, and does not know about the other one */
         probe->link = NULL;
