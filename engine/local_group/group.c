@@ -309,7 +309,8 @@ static trib_announcement announcement_of(const trib_device_task *device)
                                .kind = kind_of(device->announced_job),
                                .priority = op->priority,
                                .bytes = device->slice_bytes,
-                               .variant = trib_group_variant_of(op)};
+                               .variant = trib_group_variant_of(op),
+                               .step = op->step};
 }
 
 static void send_ready(trib_local_group *group, const trib_announcement *what)
@@ -321,6 +322,7 @@ static void send_ready(trib_local_group *group, const trib_announcement *what)
                         .chunk = (uint32_t)what->kind,
                         .size = what->bytes,
                         .aux = what->variant,
+                        .step = what->step,
                         .priority = what->priority};
     send_to_rank(group, 0, frame, NULL);
 }

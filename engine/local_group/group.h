@@ -64,6 +64,7 @@ typedef struct trib_announcement {
     int32_t priority;
     uint32_t bytes;
     uint32_t variant; /* reduction or root; the same on all ranks */
+    uint32_t step;    /* the operation's step tag; so is this */
 } trib_announcement;
 
 typedef struct trib_leader_upcalls {
@@ -75,7 +76,7 @@ typedef struct trib_leader_upcalls {
 
 trib_leader *trib_leader_create(uint32_t local_size, uint64_t credit_bytes, const trib_leader_upcalls *upcalls);
 void trib_leader_free(trib_leader *leader);
-/* Notes that a rank is ready. The operation fails on all ranks if the variant differs from the first rank's.
+/* Notes that a rank is ready. The operation fails on all ranks if variant or step differ from the first rank's.
  * TRIB_PROTOCOL: the rank has announced the collective before. May return TRIB_NO_MEMORY. */
 TRIB_CHECKED trib_status trib_leader_ready(trib_leader *leader, uint32_t rank, const trib_announcement *what);
 TRIB_CHECKED trib_status trib_leader_fail(trib_leader *leader, uint32_t rank, uint32_t tensor, uint32_t round,

@@ -329,14 +329,19 @@ static entry *find_entry(trib_leader *leader, const trib_announcement *what, tri
     return found;
 }
 
-/* True if the announcement has the variant of the entry. A rank that sums and a rank that broadcasts begin with
- * different kinds of collectives, so the entry of the other kind is compared, too. */
+static bool is_alike(const trib_announcement *one, const trib_announcement *other)
+{
+    return one->variant == other->variant && one->step == other->step;
+}
+
+/* True if the announcement has the variant and the step of the entry. A rank that sums and a rank that broadcasts begin
+ * with different kinds of collectives, so the entry of the other kind is compared, too. */
 static bool agrees_with_entry(trib_leader *leader, const entry *at, const trib_announcement *what)
 {
     const trib_announcement_kind other_kind =
         what->kind == TRIB_ANNOUNCE_GATHER ? TRIB_ANNOUNCE_REDUCE : TRIB_ANNOUNCE_GATHER;
     const entry *other = find_entry(leader, what, other_kind);
-    return at->what.variant == what->variant && (other == NULL || other->what.variant == what->variant);
+    return is_alike(&at->what, what) && (other == NULL || is_alike(&other->what, what));
 }
 
 static entry *find_or_make_entry(trib_leader *leader, const trib_announcement *what)
@@ -389,8 +394,8 @@ trib_status trib_leader_ready(trib_leader *leader, uint32_t rank, const trib_ann
     at->seen |= UINT64_C(1) << rank;
     if (!agrees_with_entry(leader, at, what)) {
         return trib_leader_fail(leader, rank, what->tensor, what->round, TRIB_MISMATCH,
-                                "the machine's local ranks disagree about the operation: not the same reduction, a "
-                                "broadcast from another root, or a sum and a broadcast");
+                                "the machine's local ranks disagree about the operation: not the same reduction or "
+                                "step, a broadcast from another root, or a sum and a broadcast");
     }
     if (rank == 0) {
         at->what.bytes = what->bytes; /* the credit is counted in the leader's own bytes */

@@ -53,7 +53,8 @@ bool trib_group_read(const trib_frame *frame, trib_announcement *what_out)
                                     .kind = (trib_announcement_kind)frame->chunk,
                                     .priority = frame->priority,
                                     .bytes = frame->size,
-                                    .variant = frame->aux};
+                                    .variant = frame->aux,
+                                    .step = frame->step};
     return frame->chunk <= TRIB_ANNOUNCE_GATHER && frame->tensor != UINT32_MAX;
 }
 

@@ -92,8 +92,13 @@ class Operation:
         """Lets work that is put on a CUDA stream from now on start when the operation is over (device tensors only).
 
         Blocks until the GPU has been given the last step of the operation."""
-        if self._handle is not None:
-            call(lib.trib_op_stream_wait, self._handle, ctypes.c_void_p(stream))
+        handle = self._handle
+        if handle is not None:
+            try:
+                call(lib.trib_op_stream_wait, handle, ctypes.c_void_p(stream))
+            except RuntimeError:
+                if self._handle is not None:  # else another thread has just completed it
+                    raise
 
     def cancel(self):
         """Asks that the operation end soon, with TRIB_CANCELLED, on every worker."""

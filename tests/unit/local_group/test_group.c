@@ -314,6 +314,24 @@ static void a_sum_and_a_broadcast_disagree(void **state)
     trib_leader_free(leader);
 }
 
+/* Ranks that count calls, and are not at the same one, learn of it in place of a sum of two different calls. */
+static void steps_disagree(void **state)
+{
+    (void)state;
+    decisions told;
+    trib_leader *leader = make(&told, 2, 1000);
+    trib_announcement whats[2] = {reduce_of(1, 1, 0, 10), reduce_of(1, 1, 0, 10)};
+    const trib_frame frame = {.type = TRIB_FRAME_GROUP_READY, .tensor = 1, .round = 1, .size = 10, .step = 48};
+    whats[0].step = 32;
+    assert_true(trib_group_read(&frame, &whats[1]));
+    ready(leader, 0, &whats[0]);
+    ready(leader, 1, &whats[1]);
+    assert_int_equal(told.off_count, 2);
+    assert_non_null(strstr(told.off_text[0], "local ranks disagree"));
+    assert_int_equal(told.ordered_count, 0);
+    trib_leader_free(leader);
+}
+
 static void second_ready_is_rejected(void **state)
 {
     (void)state;
@@ -414,6 +432,7 @@ int main(void)
         cmocka_unit_test(knows_which_have_failed),
         cmocka_unit_test(forgets_what_nobody_has_in_flight),
         cmocka_unit_test(a_sum_and_a_broadcast_disagree),
+        cmocka_unit_test(steps_disagree),
         cmocka_unit_test(second_ready_is_rejected),
         cmocka_unit_test(credit_is_the_leaders),
         cmocka_unit_test(frames_of_the_group),

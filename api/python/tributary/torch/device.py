@@ -47,7 +47,8 @@ def choose_at(place: places.Place) -> dict[str, Any]:
     if not _may_choose() or not _has_each_one(place.count):
         return {}
     if not place.has_own_gpu:
-        free = [gpu for gpu in range(torch.cuda.device_count()) if places.name_of(gpu) not in place.taken]
+        gpus = range(torch.cuda.device_count())
+        free = [gpu for gpu in gpus if places.name_of(gpu) not in place.taken] or gpus
         torch.cuda.set_device(free[place.turn % len(free)])
     if not place.is_even:  # a machine of its own, as NCCL sums only within machines that are alike
         return {'device': 'cuda'}
