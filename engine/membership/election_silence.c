@@ -42,7 +42,7 @@ static bool hears_some(const trib_election *self, int64_t now_ns)
     return hears;
 }
 
-/* Those that do not answer keep nobody from being asked: each turn goes on where the last one stopped. */
+/* Each turn goes on where the last one stopped, so members that do not answer keep no other from being asked. */
 static void ask_some(trib_election *self, int64_t now_ns)
 {
     const uint32_t members = self->roster->member_count, first = self->asked_next;

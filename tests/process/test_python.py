@@ -41,15 +41,15 @@ asyncio.run(several())
 
 class Late:
     """The library, of which a wait gives up at the moment when its operation completes."""
-    def __init__(self, library):
-        self.library, self.waits = library, 0
+    def __init__(self, wrapped):
+        self.wrapped, self.waits = wrapped, 0
     def __getattr__(self, name):
-        return getattr(self.library, name)
+        return getattr(self.wrapped, name)
     def trib_op_wait(self, *arguments):
         self.waits += 1
         if self.waits > 1:
-            return self.library.trib_op_wait(*arguments)
-        self.library.trib_op_wait(arguments[0], -1, None)
+            return self.wrapped.trib_op_wait(*arguments)
+        self.wrapped.trib_op_wait(arguments[0], -1, None)
         return tributary._abi.TRIB_TIMEOUT
 
 module = sys.modules['tributary.operation']

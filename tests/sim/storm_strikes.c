@@ -57,7 +57,7 @@ static uint32_t find_member(const storm *self, const trib_engine *engine, uint32
     return TRIB_NO_MEMBER;
 }
 
-/* That worker alone has heard of a success in this epoch, but for the coordinator. */
+/* Beside the coordinator this worker alone has heard of a success in this epoch. */
 static bool is_ahead(const storm *self, uint32_t member)
 {
     const trib_engine *engine = self->bed->job->members[member].engine;
