@@ -258,6 +258,41 @@ static void planted_bugs_are_found(void **state)
     worker_loss_seed = NULL;
 }
 
+static bool is_through(sim_job *job, void *argument)
+{
+    const bed *self = argument;
+    (void)job;
+    bool all = true;
+    for (uint32_t i = 0; i < self->what->workers; i++) {
+        const worker *at = &self->workers[i];
+        /* where workers sum, too, it takes no epoch to go on without the server */
+        all = all && !at->changing && (at->servers == 0 || self->what->colocated) && at->through == TENSORS;
+    }
+    return all;
+}
+
+/* A server is drained, which ends the epoch. One worker sees it go before it hears that from the coordinator. */
+static void a_server_goes_before_the_word(void **state)
+{
+    (void)state;
+    for (uint32_t kind = 0; kind < 8; kind++) {
+        const setting what = {.workers = 3, .servers = 1, .colocated = (kind & 1) != 0, .reactors = 1 + kind / 4};
+        bed *self = worker_loss_open(&what, kind + 1);
+        const int64_t began_ns = trib_sim_now(self->job->sim);
+        trib_sim_node *coordinator = self->job->members[0].node, *other = self->job->members[2].node;
+        (void)sim_job_run(self->job, began_ns + (1 + kind) * (SECOND / 5000), NULL, NULL);
+        trib_sim_node_shun(coordinator, other, true);
+        assert_true(sim_job_drain(self->job, 3));
+        (void)sim_job_run(self->job, began_ns + SECOND / 2, NULL, NULL);
+        trib_sim_node_shun(coordinator, other, false);
+        if (!sim_job_run(self->job, began_ns + 30 * SECOND, is_through, self) || self->text[0] != '\0') {
+            fail_msg("kind %u: %s", kind, self->text);
+        }
+        worker_loss_check_alike(self);
+        worker_loss_close(self);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -265,7 +300,7 @@ int main(void)
         cmocka_unit_test(two_workers_die),        cmocka_unit_test(last_server_dies),
         cmocka_unit_test(coordinator_dies),       cmocka_unit_test(worker_joins),
         cmocka_unit_test(silence_between_epochs), cmocka_unit_test(planted_bugs_are_found),
-        cmocka_unit_test(server_joins),
+        cmocka_unit_test(server_joins),           cmocka_unit_test(a_server_goes_before_the_word),
     };
     return cmocka_run_group_tests_name("worker loss", tests, NULL, NULL);
 }
