@@ -36,9 +36,11 @@ static uint32_t round_of(const trib_vote *vote, uint32_t tensor)
     return tensor < vote->count ? vote->rounds[tensor] : 0;
 }
 
-/* True if the voter can have what is decided: it has no more, and no less if it cannot have more. */
-static bool vote_fits(const trib_vote *vote, const trib_vote *decided)
+bool trib_ballot_fits(const trib_vote *vote, const trib_vote *decided)
 {
+    if (vote->is_settled && vote->at_boundary != decided->at_boundary) {
+        return false;
+    }
     const uint32_t count = vote->count > decided->count ? vote->count : decided->count;
     for (uint32_t i = 0; i < count; i++) {
         const uint32_t mine = round_of(vote, i), all = round_of(decided, i);
@@ -87,7 +89,7 @@ bool trib_ballot_tally(const trib_vote *votes, uint32_t members, trib_tally *tal
         }
     }
     for (uint32_t i = 0; i < members; i++) {
-        tally_out->elects[i] = votes[i].has_voted && vote_fits(&votes[i], &tally_out->decided);
+        tally_out->elects[i] = votes[i].has_voted && trib_ballot_fits(&votes[i], &tally_out->decided);
         tally_out->knows_roster = tally_out->knows_roster || (tally_out->elects[i] && votes[i].knows_roster);
     }
     return true;

@@ -29,6 +29,11 @@ typedef struct trib_tally {
     bool knows_roster;
 } trib_tally;
 
+/* True if the voter can have what is decided: it has no more, and no less if it cannot have more. One that has taken
+ * the end of the epoch for a boundary, or for none, has ended operations that others go on with, or the other way
+ * round. */
+bool trib_ballot_fits(const trib_vote *vote, const trib_vote *decided);
+
 /* Decides which rounds have succeeded for all: those that have succeeded on some voter. Where a decision was made
  * before, the latest one holds, and votes that contradict it do not count. Returns false if memory runs out. */
 TRIB_CHECKED bool trib_ballot_tally(const trib_vote *votes, uint32_t members, trib_tally *tally_out);

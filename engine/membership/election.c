@@ -132,13 +132,20 @@ trib_vote trib_election_own_vote(const trib_election *self)
                        .count = formation->committed_count};
 }
 
+bool trib_election_can_share(const trib_election *self, const trib_vote *decided)
+{
+    const trib_vote own = trib_election_own_vote(self);
+    return trib_ballot_fits(&own, decided);
+}
+
 void trib_election_settle(trib_election *self, const trib_vote *decided, uint32_t ballot)
 {
     trib_formation *formation = trib_election_formation(self);
-    for (uint32_t i = 0; i < decided->count && !formation->is_settled; i++) {
+    trib_assert(trib_election_can_share(self, decided));
+    for (uint32_t i = 0; i < decided->count; i++) {
         trib_commit_settle(self->core, i, decided->rounds[i]);
     }
-    formation->at_boundary = formation->is_settled ? formation->at_boundary : decided->at_boundary;
+    formation->at_boundary = decided->at_boundary;
     formation->is_settled = true;
     formation->settled_ballot = ballot;
 }
@@ -269,11 +276,13 @@ static trib_status voter_received(trib_link *link, const trib_frame *frame, cons
     const trib_status status = trib_election_get_rounds(&self->decided, frame, payload, error);
     if (status == TRIB_OK && frame->root == 1) {
         self->decided.at_boundary = frame->chunk != 0;
-        trib_election_settle(self, &self->decided, frame->round);
-        trib_election_formation(self)->coordinates = false;
-        trib_election_formation(self)->moved = true;
-        const trib_address address = *address_of(self, self->candidate);
-        trib_election_go_on(self, &address);
+        if (trib_election_can_share(self, &self->decided)) {
+            trib_election_settle(self, &self->decided, frame->round);
+            trib_election_formation(self)->coordinates = false;
+            trib_election_formation(self)->moved = true;
+            const trib_address address = *address_of(self, self->candidate);
+            trib_election_go_on(self, &address);
+        } /* else it has counted this member's vote, which has taken another decision since */
         trib_link_close(link, true, TRIB_CLOSED, "the candidate is elected");
     }
     return status;

@@ -213,14 +213,14 @@ void trib_election_drop_votes(trib_election *self)
     }
 }
 
-/* Tells a voter that this process coordinates, and how the epoch has ended. A voter that knows of another decision has
- * to find out which one holds. */
+/* Tells a voter that this process coordinates, and how the epoch has ended. A voter that has taken another decision
+ * turns to somebody else. */
 static void tell_decision(const trib_coordinator *self, trib_link *link, const trib_frame *vote)
 {
     const trib_formation *formation = &self->core->engine->formation;
     const trib_vote decided = {.rounds = formation->committed, .count = formation->committed_count};
     const trib_frame frame = {.type = TRIB_FRAME_ELECTED, .chunk = formation->at_boundary, .round = formation->ballot};
-    if (!formation->is_settled || (vote->chunk != 0 && vote->size != formation->ballot)) {
+    if (!formation->is_settled) {
         put_off(link);
     } else if (vote->root == 1) {
         trib_election_put_rounds(link, &frame, &decided);

@@ -27,7 +27,7 @@ static void ask(trib_link *link)
     }
 }
 
-/* The coordinator counts on this member. What another candidate has decided holds. */
+/* The coordinator counts on this member. What has been decided otherwise holds. */
 static void come_back(trib_election *self)
 {
     trib_engine *engine = self->core->engine;
@@ -35,7 +35,7 @@ static void come_back(trib_election *self)
     const trib_address address = engine->member->coordinator;
     const uint32_t ballot = self->former.ballot;
     self->former.has_answered = false;
-    if (formation->is_settled && formation->settled_ballot != ballot) {
+    if (!trib_election_can_share(self, &self->former.decided)) {
         self->former.is_over = true;
         return;
     }

@@ -58,6 +58,8 @@ TRIB_CHECKED trib_status trib_election_get_rounds(trib_vote *vote, const trib_fr
                                                   trib_error *error);
 /* Makes this member's vote. Its rounds belong to the formation. */
 trib_vote trib_election_own_vote(const trib_election *self);
+/* False if this member has taken another decision before. */
+bool trib_election_can_share(const trib_election *self, const trib_vote *decided);
 /* Takes over the candidate's decision: its rounds have succeeded here, too, and no others. */
 void trib_election_settle(trib_election *self, const trib_vote *decided, uint32_t ballot);
 /* Sends this member's vote. */

@@ -4,6 +4,7 @@
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
 #include "engine/link/link_cause.h"
+#include "engine/membership/election.h"
 #include "engine/membership/formation.h"
 #include "engine/membership/member_internal.h"
 #include "engine/membership/rebalance.h"
@@ -25,6 +26,9 @@ static void ask_to_go(trib_reactor *reactor, trib_post *post)
     trib_link *link = trib_member_link(engine->member);
     if (atomic_load(&engine->phase) == TRIB_PHASE_ENDED || engine->member == NULL || !engine->member->joined) {
         return; /* between epochs: it asks when the next one begins (trib_server_drain_again) */
+    }
+    if (trib_election_is_open(engine)) {
+        return; /* it asks the next coordinator */
     }
     if (link == NULL) {
         leave_anyway(engine, "this server has left the job without its coordinator, which it has lost");

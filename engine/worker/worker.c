@@ -421,7 +421,7 @@ void trib_worker_joined(trib_core *core)
     }
     trib_engine_core_joined(engine);
     trib_op_join_continue(core);
-    if (atomic_load(&engine->losses.count) > 0) {
+    if (atomic_load(&engine->losses.count) > 0 && (engine->config.roles & TRIB_ROLE_WORKER) != 0) {
         trib_worker_post_losses(engine); /* a server has asked to go meanwhile */
     }
     for (uint32_t tag = 0;; tag++) {

@@ -112,9 +112,7 @@ static void give_up_everywhere(trib_core *core, trib_op_core *op_core)
 /* A server that left in good order fails only the operations that still need it; see also trib_stage_push. */
 static void detach_tasks(trib_core *core, trib_link *link, trib_status status, bool goes_on, const char *text)
 {
-    /* A server that leaves ends the epoch where the membership may change, which this core may hear later. */
-    const bool ends_epoch = atomic_load(&core->engine->shrinks) && link->peer >= core->engine->roster->worker_count;
-    const bool has_left = (link->bye || status == TRIB_PEER_LEFT) && !ends_epoch;
+    const bool has_left = link->bye || status == TRIB_PEER_LEFT;
     trib_op_core *next;
     for (trib_op_core *op_core = core->op_cores; op_core != NULL; op_core = next) {
         next = op_core->next;
@@ -167,12 +165,16 @@ static void worker_link_closed(trib_link *link, trib_status status, const char *
         /* Where the job goes on without a worker, the coordinator decides which operations fail. */
         goes_on = trib_job_survives(core->engine, &cause) || atomic_load(&core->engine->shrinks);
         trib_job_member_lost(core->engine, &cause);
+    } else {
+        /* A server that leaves ends the epoch where the membership may change, which this core may hear later. */
+        goes_on =
+            !core->ended && atomic_load(&core->engine->shrinks) && link->peer >= core->engine->roster->worker_count;
     }
     trib_job_render_loss(core->engine, &cause, text);
     trib_relay_detach(link, text);
     detach_tasks(core, link, status, goes_on, text);
     if (core->left_owners != NULL) {
-        core->left_owners[link->peer] = core->left_owners[link->peer] || link->bye;
+        core->left_owners[link->peer] = core->left_owners[link->peer] || (link->bye && !goes_on);
         trib_worker_take_losses(core);
     }
 }

@@ -16,6 +16,8 @@
 #include "engine/membership/coordinator_internal.h"
 #include "tests/sim/storm_internal.h"
 
+enum { RESETS = 3 }; /* connections that are reset at a time */
+
 /* Returns when the last fault begins. */
 static int64_t draw_faults(storm *self, uint64_t seed)
 {
@@ -97,7 +99,7 @@ static int64_t draw_late_server(storm *self, uint64_t seed, int64_t at_ns)
 {
     uint64_t state = seed * 15485863 + 5;
     (void)storm_draw(&state, 2);
-    const bool is_alone = storm_draw(&state, 8) == 0;
+    const bool is_alone = storm_draw(&state, 8) == 0 && self->fault_count > 0;
     if (storm_draw(&state, 2) == 0 && !is_alone) {
         return at_ns;
     }
@@ -190,16 +192,20 @@ static void plan(storm *self, const storm_run *how)
     int64_t last_ns = draw_more(self, how->seed, draw_faults(self, how->seed));
     last_ns = draw_late_server(self, how->seed, last_ns);
     draw_apart(self, how->seed);
+    storm_plan_breaks(self, how->seed, last_ns);
     self->quiet_ns = last_ns + 14 * SECOND;
     plan_store(self, how->seed);
     for (uint32_t i = 0; i < self->fault_count; i++) {
         const fault *at = &self->faults[i];
-        self->hit |= at->kind != START ? at->members : 0;
+        self->hit |= at->kind != START && at->kind != RESET ? at->members : 0;
     }
 }
 
+static void show(const storm *self);
+
 static void fail_of(const storm *self, const char *what)
 {
+    show(self);
     worker_loss_fail(self->bed, what);
 }
 
@@ -311,12 +317,17 @@ static void change(storm *self, const fault *at, bool begins)
         shun(self, at, begins);
         return;
     }
+    for (uint32_t i = 0; at->kind == RESET && i < RESETS; i++) {
+        (void)trib_sim_net_reset(self->bed->job->net, at->members + i);
+    }
     for (uint32_t i = 0; i < storm_members(self); i++) {
         sim_member *member = &self->bed->job->members[i];
-        if ((at->members >> i & 1) == 0 || member->killed) {
+        if (at->kind == RESET || (at->members >> i & 1) == 0 || member->killed) {
             continue;
         }
-        if (at->kind == KILL) {
+        if (at->kind == DRAIN) {
+            (void)sim_job_drain(self->bed->job, i); /* a server that is about to join, or has ended, does not ask */
+        } else if (at->kind == KILL) {
             sim_job_kill(self->bed->job, i);
         } else if (at->kind == START || at->kind == WAKE) {
             trib_sim_process_freeze(member->process, false);
@@ -409,17 +420,19 @@ static void check_majority(storm *self)
 static void show(const storm *self)
 {
     for (uint32_t i = 0; i < self->fault_count; i++) {
-        static const char *const kinds[] = {"kills", "pauses", "cuts off", "deafens",
-                                            "mutes", "starts", "parts",    "wakes"};
+        static const char *const kinds[] = {"kills",  "pauses", "cuts off", "deafens", "mutes",
+                                            "starts", "parts",  "wakes",    "resets",  "drains"};
         const fault *at = &self->faults[i];
         printf("fault %u %s the members %x at %.6f s for %.6f s\n", i, kinds[at->kind], at->members,
                (double)at->at_ns / 1e9, (double)at->lasts_ns / 1e9);
     }
     for (uint32_t i = 0; i < self->what.workers; i++) {
         const worker *at = &self->bed->workers[i];
-        printf("worker %u: epoch %u, rank %u of %u, %u through%s%s%s%s\n", i, at->epoch, at->rank, at->count,
+        const sim_member *member = &self->bed->job->members[i];
+        printf("worker %u: epoch %u, rank %u of %u, %u through%s%s%s%s%s%s\n", i, at->epoch, at->rank, at->count,
                at->through, at->changing ? ", changing" : "", at->is_out ? ", out" : "", at->is_there ? "" : ", waits",
-               self->bed->job->members[i].killed ? ", killed" : "");
+               member->killed ? ", killed" : "", member->ended_told ? ": " : "",
+               member->ended_told ? member->ended.text : "");
     }
 }
 
@@ -436,7 +449,7 @@ bool storm_seed(const storm_run *how)
     run_faults(&self, began_ns);
     self.bed->job->store.is_away = false;
     const bool over = sim_job_run(self.bed->job, began_ns + self.quiet_ns + 200 * SECOND, is_over, &self);
-    if (!over || how->tells) {
+    if (how->tells) {
         show(&self);
     }
     if (!over || self.bed->wrong > 0) {

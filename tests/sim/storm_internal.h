@@ -5,19 +5,28 @@
 #include "tests/sim/storm.h"
 #include "tests/sim/worker_loss.h"
 
-enum { DRAWN_MAX = 3, STRIKES_MAX = 3, NUMBERS_MAX = 64 };
-enum { FAULTS_MAX = DRAWN_MAX + 2 * (JOINERS_MAX + 1) + STRIKES_MAX + 1 };
+enum { DRAWN_MAX = 3, STRIKES_MAX = 3, BREAKS_MAX = 2, NUMBERS_MAX = 64 };
+enum { FAULTS_MAX = DRAWN_MAX + 2 * (JOINERS_MAX + 1) + STRIKES_MAX + 1 + 2 * BREAKS_MAX + 1 };
 
 typedef struct fault {
-    /* DEAF, MUTE: cut off one way; SHUN: two members do not reach each other; WAKE: all that stand still go on */
-    enum { KILL, PAUSE, CUT, DEAF, MUTE, START, SHUN, WAKE } kind;
-    uint32_t members; /* a set */
+    /* DEAF, MUTE: cut off one way; SHUN: two members do not reach each other; WAKE: all that stand still go on;
+     * RESET: some connections end, which may hit nobody; DRAIN: a server leaves in good order */
+    enum { KILL, PAUSE, CUT, DEAF, MUTE, START, SHUN, WAKE, RESET, DRAIN } kind;
+    uint32_t members; /* a set; RESET: the first of the connections */
     int64_t at_ns, lasts_ns;
 } fault;
 
 /* A fault that waits for a moment of an election, and hits whom it is about then. */
 typedef struct strike {
-    enum { AT_OPEN, AT_DECISION, AT_TOLD, AT_ROSTER, MOMENTS, AT_SUCCESS = MOMENTS } moment;
+    enum {
+        AT_OPEN,
+        AT_DECISION,
+        AT_TOLD,
+        AT_ROSTER,
+        MOMENTS,
+        AT_SUCCESS = MOMENTS,
+        AT_RETURN
+    } moment;      /* AT_RETURN: some are back between two epochs */
     bool at_other; /* another member, drawn then, instead of the candidate */
     int kind;      /* of the fault */
     int64_t after_ns, lasts_ns;
@@ -31,7 +40,7 @@ typedef struct storm {
     uint32_t fault_count, hit; /* hit: the set of members that some fault concerns */
     fault faults[FAULTS_MAX];
     uint32_t strike_count;
-    strike strikes[STRIKES_MAX];
+    strike strikes[STRIKES_MAX + BREAKS_MAX];
     uint32_t coordinator_of[NUMBERS_MAX]; /* by epoch: the member that forms it, plus one */
     uint32_t paused;
     int64_t quiet_ns; /* after the last fault */
@@ -55,6 +64,8 @@ static inline uint32_t storm_members(const storm *self)
 
 /* Plans strikes in some of the jobs, which have enough members then. */
 void storm_plan_strikes(storm *self, uint64_t seed);
+/* Plans connections that are reset, and servers that are drained, in some of the jobs. */
+void storm_plan_breaks(storm *self, uint64_t seed, int64_t last_ns);
 /* Returns true if the moment of a strike has come. The faults have one more then. */
 bool storm_strikes(storm *self, int64_t began_ns);
 

@@ -7,6 +7,7 @@
  */
 #include "engine/membership/coordinator_internal.h"
 #include "engine/membership/election_internal.h"
+#include "engine/membership/formation.h"
 #include "tests/sim/storm_internal.h"
 
 void storm_plan_strikes(storm *self, uint64_t seed)
@@ -36,6 +37,31 @@ void storm_plan_strikes(storm *self, uint64_t seed)
         self->strike_count = 3;
     }
     self->what.workers = self->what.workers < 4 ? 4 : self->what.workers;
+}
+
+void storm_plan_breaks(storm *self, uint64_t seed, int64_t last_ns)
+{
+    uint64_t state = seed * 86028121 + 13;
+    (void)storm_draw(&state, 2);
+    if (storm_draw(&state, 3) > 0) {
+        return;
+    }
+    for (uint32_t i = 0; i < BREAKS_MAX; i++) {
+        const uint32_t first = (uint32_t)storm_draw(&state, 1000);
+        const uint64_t within_ns = storm_draw(&state, 2) == 0 ? 5000000 : (uint64_t)last_ns + SECOND;
+        const int64_t at_ns = 1 + (int64_t)storm_draw(&state, within_ns);
+        self->faults[self->fault_count++] = (fault){.kind = RESET, .members = first, .at_ns = at_ns};
+        strike *at = &self->strikes[self->strike_count++];
+        *at = (strike){.moment = AT_RETURN, .kind = RESET, .state = state};
+        at->moment = storm_draw(&state, 2) == 0 ? AT_RETURN : storm_draw(&state, MOMENTS);
+        at->after_ns = storm_draw(&state, 3) == 0 ? 0 : (int64_t)storm_draw(&state, 3000000);
+    }
+    if (self->what.servers > 0 && storm_draw(&state, 2) == 0) {
+        const uint32_t server = self->what.workers + (uint32_t)storm_draw(&state, self->what.servers);
+        const int64_t at_ns =
+            2 + (int64_t)storm_draw(&state, storm_draw(&state, 2) == 0 ? 5000000 : (uint64_t)last_ns + SECOND);
+        self->faults[self->fault_count++] = (fault){.kind = DRAIN, .members = 1u << server, .at_ns = at_ns};
+    }
 }
 
 static bool takes_part(const storm *self, uint32_t member)
@@ -96,6 +122,9 @@ static uint32_t look_at(const storm *self, uint32_t member, const strike *what)
         return member > 0 && member < self->what.workers && coordinator == NULL && is_ahead(self, member)
                    ? member
                    : TRIB_NO_MEMBER;
+    case AT_RETURN:
+        return coordinator != NULL && trib_formation_gathers(coordinator) && coordinator->joined > 1 ? member
+                                                                                                     : TRIB_NO_MEMBER;
     case AT_DECISION:
         return has_office && formation->is_settled ? member : TRIB_NO_MEMBER;
     case AT_TOLD:
@@ -117,6 +146,8 @@ static void add_fault(storm *self, strike *what, uint32_t candidate, int64_t now
     at->lasts_ns = what->lasts_ns;
     if (what->kind == SHUN) {
         at->members = 1u << candidate | 1u << other;
+    } else if (what->kind == RESET) {
+        *at = (fault){.kind = RESET, .members = (uint32_t)storm_draw(&what->state, 1000), .at_ns = at->at_ns};
     } else if (what->kind == WAKE) {
         at->members = self->paused;
         at->lasts_ns = 0;
@@ -126,7 +157,7 @@ static void add_fault(storm *self, strike *what, uint32_t candidate, int64_t now
         self->faults[self->fault_count++] = (fault){.kind = KILL, .members = 1, .at_ns = now_ns + 1};
         self->hit |= 1;
     }
-    self->hit |= at->members;
+    self->hit |= at->kind != RESET ? at->members : 0;
     const int64_t quiet_ns = at->at_ns + at->lasts_ns + 14 * SECOND;
     self->quiet_ns = quiet_ns > self->quiet_ns ? quiet_ns : self->quiet_ns;
 }

@@ -39,6 +39,8 @@ static bool others_are_over(const bed *self, uint32_t set)
     return true;
 }
 
+static void expect_all_but(bed *self, uint32_t set, uint32_t kind);
+
 static void cut_off(const bed *self, uint32_t member, bool begins)
 {
     trib_sim_node_regroup(self->job->members[member].node, begins ? 1 : 0);
@@ -213,6 +215,45 @@ static void two_elections(void **state)
         counted += two_elections_seed(seed);
     }
     assert_true(counted >= 30); /* the others had nothing to decide differently */
+}
+
+/* ---- A decision that is lost on its way ---- */
+
+static bool all_know_of_the_end(sim_job *job, void *argument)
+{
+    (void)argument;
+    bool all = true;
+    for (uint32_t i = 0; i < job->member_count; i++) {
+        all = all && job->members[i].engine->formation.is_settled;
+    }
+    return all;
+}
+
+static bool has_decided(sim_job *job, void *argument)
+{
+    (void)argument;
+    return job->members[1].engine->formation.coordinates;
+}
+
+/* The coordinator dies at a boundary of which it has told all. The voters' connections break when the next one has
+ * decided the same; they vote again, and hear of it. */
+static void a_lost_decision_is_told_again(void **state)
+{
+    (void)state;
+    for (uint32_t kind = 0; kind < 4; kind++) {
+        const setting what = {
+            .workers = 4, .servers = kind % 2, .colocated = true, .reactors = 1 + kind / 2, .boundaries = 1};
+        bed *self = worker_loss_open(&what, kind + 1);
+        const int64_t until_ns = trib_sim_now(self->job->sim) + SECOND;
+        assert_true(sim_job_run(self->job, until_ns, all_know_of_the_end, NULL));
+        sim_job_kill(self->job, 0);
+        assert_true(sim_job_run(self->job, until_ns + 20 * SECOND, has_decided, NULL));
+        for (uint64_t i = 0; i < 64; i++) {
+            assert_true(trib_sim_net_reset(self->job->net, i));
+        }
+        run_for(self, 60 * SECOND);
+        expect_all_but(self, 1, kind);
+    }
 }
 
 /* ---- Servers that come back in another order ---- */
@@ -434,6 +475,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(left_behind),
                                        cmocka_unit_test(two_elections),
+                                       cmocka_unit_test(a_lost_decision_is_told_again),
                                        cmocka_unit_test(servers_keep_their_ids),
                                        cmocka_unit_test(one_refusal_is_no_death),
                                        cmocka_unit_test(cut_off_at_the_end_of_an_epoch),

@@ -44,7 +44,7 @@
     X(KNOWN_TOO_SOON, 929, "members are told that all have the roster when one has")                                   \
     X(NUMBER_TWICE, 929, "two coordinators give their epochs one number")                                              \
     X(CANDIDATE_FORGETS, 69, "a candidate does not count what has succeeded on itself")                                \
-    X(TOLD_TOO_MUCH, 419, "a member that comes back is told of one success too many")                                  \
+    X(TOLD_TOO_MUCH, 503, "a member that comes back is told of one success too many")                                  \
     X(REPORTER_BLAMED, 4, "who reports a loss is taken for lost")                                                      \
     X(END_UNTOLD, 7, "members are not told of the end of an epoch, 1 in 3")                                            \
     X(COMMITTED_UNSETTLED, 8, "a round is committed when all workers but one are through with it")                     \

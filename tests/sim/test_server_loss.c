@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/base/container_of.h"
+#include "engine/membership/coordinator_internal.h"
 #include "engine/membership/server_loss.h"
 #include "engine/worker/op.h"
 #include "engine/worker/worker_orphan.h"
@@ -436,9 +437,42 @@ static void nobody_waits_for_a_lost_server_to_know_a_tensor(void **state)
     workers_are_slow = false;
 }
 
+static bool has_sent_roster(sim_job *job, void *unused)
+{
+    (void)unused;
+    return job->members[0].engine->coordinator != NULL && job->members[0].engine->coordinator->running;
+}
+
+static bool can_be_drained(sim_job *job, void *argument)
+{
+    return sim_job_drain(job, *(const uint32_t *)argument);
+}
+
+/* A server hears of another one's leave together with the roster: it has nothing to close. */
+static void a_server_goes_before_another_one_has_the_roster(void **state)
+{
+    (void)state;
+    trib_error error = {.status = TRIB_OK};
+    sim_job_config config = sim_job_config_default(2, 3);
+    config.engine.survive = TRIB_SURVIVE_SERVERS;
+    sim_job *job = sim_job_open(&config, &error);
+    assert_non_null(job);
+    uint32_t leaving = 4;
+    assert_true(sim_job_run(job, SECOND, has_sent_roster, NULL));
+    trib_sim_process_freeze(job->members[3].process, true);
+    assert_true(sim_job_run(job, 2 * SECOND, can_be_drained, &leaving));
+    (void)sim_job_run(job, trib_sim_now(job->sim) + SECOND / 10, NULL, NULL);
+    trib_sim_process_freeze(job->members[3].process, false);
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 5 * SECOND, is_told, &leaving));
+    assert_true(sim_job_all_ready(job, NULL));
+    assert_true(sim_job_close(job, 60 * SECOND));
+    sim_job_free(job);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_server_goes_before_another_one_has_the_roster),
         cmocka_unit_test(nobody_waits_for_a_lost_server_to_know_a_tensor),
         cmocka_unit_test(a_report_that_was_not_sent_is_asked_for),
         cmocka_unit_test(another_core_is_first),

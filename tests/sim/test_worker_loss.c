@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "engine/membership/commits.h"
+#include "engine/membership/election.h"
 #include "engine/worker/op_commit.h"
 #include "tests/sim/worker_loss.h"
 #include "tests/support/sanitized.h"
@@ -258,14 +259,82 @@ static void planted_bugs_are_found(void **state)
     worker_loss_seed = NULL;
 }
 
+static bool is_through(sim_job *job, void *argument)
+{
+    const bed *self = argument;
+    bool all = true;
+    for (uint32_t i = 0; i < self->what->workers; i++) {
+        const worker *at = &self->workers[i];
+        /* where workers sum, too, it takes no epoch to go on without the server */
+        const bool has_none = at->servers == 0 || self->what->colocated;
+        all = all && (job->members[i].killed || (!at->changing && has_none && at->through == TENSORS));
+    }
+    return all;
+}
+
+static void expect_through(bed *self, uint32_t kind)
+{
+    if (!sim_job_run(self->job, trib_sim_now(self->job->sim) + 30 * SECOND, is_through, self) ||
+        self->text[0] != '\0') {
+        fail_msg("kind %u: %s", kind, self->text);
+    }
+    worker_loss_check_alike(self);
+    worker_loss_close(self);
+}
+
+static bool elects(sim_job *job, void *argument)
+{
+    return trib_election_is_open(job->members[*(const uint32_t *)argument].engine);
+}
+
+/* A server is drained after the coordinator has died. It votes, and asks the next one. */
+static void a_server_goes_after_an_election(void **state)
+{
+    (void)state;
+    for (uint32_t kind = 0; kind < 4; kind++) {
+        const setting what = {.workers = 2, .servers = 1, .reactors = 1 + kind / 2};
+        bed *self = worker_loss_open(&what, kind + 1);
+        uint32_t server = 2;
+        (void)sim_job_run(self->job, trib_sim_now(self->job->sim) + (1 + kind) * (SECOND / 5000), NULL, NULL);
+        sim_job_kill(self->job, 0);
+        assert_true(sim_job_run(self->job, trib_sim_now(self->job->sim) + SECOND, elects, &server));
+        assert_true(sim_job_drain(self->job, server));
+        expect_through(self, kind);
+    }
+}
+
+/* A server is drained, which ends the epoch. One worker sees it go before it hears that from the coordinator. */
+static void a_server_goes_before_the_word(void **state)
+{
+    (void)state;
+    for (uint32_t kind = 0; kind < 8; kind++) {
+        const setting what = {.workers = 3, .servers = 1, .colocated = (kind & 1) != 0, .reactors = 1 + kind / 4};
+        bed *self = worker_loss_open(&what, kind + 1);
+        const int64_t began_ns = trib_sim_now(self->job->sim);
+        trib_sim_node *coordinator = self->job->members[0].node, *other = self->job->members[2].node;
+        (void)sim_job_run(self->job, began_ns + (1 + kind) * (SECOND / 5000), NULL, NULL);
+        trib_sim_node_shun(coordinator, other, true);
+        assert_true(sim_job_drain(self->job, 3));
+        (void)sim_job_run(self->job, began_ns + SECOND / 2, NULL, NULL);
+        trib_sim_node_shun(coordinator, other, false);
+        expect_through(self, kind);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(colocated_worker_dies),  cmocka_unit_test(worker_with_servers_dies),
-        cmocka_unit_test(two_workers_die),        cmocka_unit_test(last_server_dies),
-        cmocka_unit_test(coordinator_dies),       cmocka_unit_test(worker_joins),
-        cmocka_unit_test(silence_between_epochs), cmocka_unit_test(planted_bugs_are_found),
+        cmocka_unit_test(colocated_worker_dies),
+        cmocka_unit_test(worker_with_servers_dies),
+        cmocka_unit_test(two_workers_die),
+        cmocka_unit_test(last_server_dies),
+        cmocka_unit_test(coordinator_dies),
+        cmocka_unit_test(worker_joins),
+        cmocka_unit_test(silence_between_epochs),
+        cmocka_unit_test(planted_bugs_are_found),
         cmocka_unit_test(server_joins),
+        cmocka_unit_test(a_server_goes_before_the_word),
+        cmocka_unit_test(a_server_goes_after_an_election),
     };
     return cmocka_run_group_tests_name("worker loss", tests, NULL, NULL);
 }
