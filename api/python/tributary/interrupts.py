@@ -55,21 +55,31 @@ def _run(read):
 
 
 def _end_waits():
-    """Returns when the main thread runs on. Engines are given up of which no operation completes meanwhile."""
+    """Returns when the main thread runs on. Engines are given up whose operations do not move meanwhile."""
     place, counts, since = _place(), _counts(), time.monotonic()
-    while _place() == place:
+    while _is_stuck(place):
         time.sleep(_LOOK_S)
         if time.monotonic() - since > PATIENCE_S:
             before, counts, since = counts, _counts(), time.monotonic()
-            for engine, (completed, in_flight) in counts.items():
-                if in_flight and before.get(engine, (None,))[0] == completed:
+            for engine, (ended, in_flight) in counts.items():
+                if in_flight and before.get(engine) == (ended, in_flight) and _is_stuck(place):
                     engine.give_up()
+
+
+def _is_stuck(place):
+    return _place() == place and not _is_raised()
 
 
 def _place():
     """Where the main thread is: the same again if it has run no code of Python's meanwhile."""
     frame = sys._current_frames().get(threading.main_thread().ident)
     return frame, frame and frame.f_lasti
+
+
+def _is_raised():
+    """True if the main thread has its exception already: what it waits for in the clause that handles it, goes on."""
+    problem = getattr(sys, '_current_exceptions', dict)().get(threading.main_thread().ident)
+    return isinstance(problem[1] if isinstance(problem, tuple) else problem, KeyboardInterrupt)
 
 
 def _counts():
