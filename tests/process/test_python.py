@@ -449,6 +449,60 @@ def ctrl_c_is_told_in_a_line():
     assert 'Traceback' in output and 'rank ?' not in output, output
 
 
+WAITS_ELSEWHERE = '''
+import array, os, signal, sys, threading
+import tributary
+from tributary._library import lib
+signal.signal(signal.SIGINT, signal.default_int_handler)
+tributary.init()
+values, engine = array.array('d', [1.0]), tributary.engine()
+operation = engine.declare_like('of rank %d' % tributary.rank(), values).push_pull(values)
+engine.barrier()
+waits = threading.Event()
+interrupt = threading.Thread(target=lambda: waits.wait() and os.kill(os.getpid(), signal.SIGINT))
+interrupt.start()
+sys.setswitchinterval(60)  # it runs on when this thread waits
+waits.set()
+lib.trib_op_wait(operation._handle, -1, None)  # as a framework does: the interpreter sees no signal until it returns
+'''
+
+
+def ctrl_c_ends_waits_of_frameworks():
+    """Each worker waits for an operation that the other never begins, in a function that knows nothing of signals."""
+    output = python_bed.run_workers(sys.executable, 2, '-c', WAITS_ELSEWHERE, statuses=(130,))
+    said = re.findall(r'rank (\d): interrupted in <string>', output)
+    assert sorted(said) == ['0', '1'] and 'Traceback' not in output, output
+
+
+WAITS_AFTERWARDS = '''
+import array, signal, tributary
+from tributary import interrupts
+from tributary._library import lib
+interrupts.PATIENCE_S = interrupts._LOOK_S = 0
+signal.signal(signal.SIGINT, signal.default_int_handler)
+tributary.init()
+values, more, engine = array.array('d', [1.0]), array.array('d', [1.0]), tributary.engine()
+first, last = (engine.declare_like(name, values) for name in ('first', 'last'))
+if tributary.rank() == 0:
+    interrupts.follow(lambda: None, lambda: first.push_pull(more))  # when the interrupt is over
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        operation = last.push_pull(values, reduce=tributary.SUM)
+        lib.trib_op_wait(operation._handle, -1, None)
+else:
+    first.push_pull(more).wait()
+    operation = last.push_pull(values, reduce=tributary.SUM)
+operation.wait()
+assert values[0] == 2, values
+'''
+
+
+def ctrl_c_ends_no_waits_of_its_handler():
+    """A script that saves its state when it is interrupted may wait for the others."""
+    python_bed.run_workers(sys.executable, 2, '-c', WAITS_AFTERWARDS)
+
+
 def a_script_that_ends_well_completes_operations():
     """Rank 0 ends by sys.exit(0) before the other worker has begun the operation that is under way there."""
     with tempfile.TemporaryDirectory() as folder:
@@ -528,6 +582,8 @@ def main():
             ('errors', errors_are_exceptions),
             ('failing_script', a_script_that_fails_waits_for_nobody),
             ('ctrl_c', ctrl_c_is_told_in_a_line),
+            ('ctrl_c_in_a_framework', ctrl_c_ends_waits_of_frameworks),
+            ('wait_after_ctrl_c', ctrl_c_ends_no_waits_of_its_handler),
             ('script_that_ends_well', a_script_that_ends_well_completes_operations),
             ('join', workers_join),
             ('byteps_variables', byteps_variables_are_read),

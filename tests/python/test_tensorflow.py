@@ -24,6 +24,36 @@ def strategy(python, devices):
     assert output.count('is right') == 2 * 2, output[-1500:]
 
 
+WAITS = '''
+import os, signal, threading
+import tensorflow as tf
+import tributary.tensorflow as trib
+signal.signal(signal.SIGINT, signal.default_int_handler)
+trib.init()
+alone = lambda: trib.allreduce(tf.ones(3), name='of rank %d' % trib.rank())
+alone = tf.function(alone) if trib.rank() else alone
+trib.barrier()
+
+def interrupt():
+    while trib.ops.calls() == 0:
+        pass
+    os.kill(os.getpid(), signal.SIGINT)
+
+threading.Thread(target=interrupt, daemon=True).start()
+try:
+    alone()
+except KeyboardInterrupt:
+    print('worker %d is interrupted' % trib.rank(), flush=True)
+    raise
+'''
+
+
+def ctrl_c(python):
+    """Each worker waits for an operation that the other never begins: eager, and in a function."""
+    output = python_bed.run_workers(python, 2, '-c', WAITS, statuses=(130,))
+    assert output.count('is interrupted') == 2 and 'Traceback' not in output, output[-1500:]
+
+
 def main():
     python, reason = python_bed.interpreter('tensorflow')
     if python is None:
@@ -36,6 +66,7 @@ def main():
             ('three_and_a_server', lambda: all_cases(python, 3, '-s', '1')),
             ('strategy_of_one_device', lambda: strategy(python, 1)),
             ('strategy_of_two_devices', lambda: strategy(python, 2)),
+            ('ctrl_c', lambda: ctrl_c(python)),
             ('example', lambda: python_bed.example_learns(python, 'train_tensorflow.py')),
         ]
     )

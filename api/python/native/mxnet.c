@@ -5,9 +5,11 @@
  * thread of MXNet waits, and the interpreter is not needed. MXNet gets an operation's error, and raises it where the
  * array is read. */
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "native/completion.h"
 #include "tributary.h"
@@ -22,7 +24,7 @@ struct mx_context {
     int32_t type, id;
 };
 
-typedef int push_async_function(void *function, void *param, void *deleter, const void *context, void **read,
+typedef int push_async_function(void *function, void *param, void (*deleter)(void *), const void *context, void **read,
                                 int read_count, void **changed, int changed_count, const void *property, int priority,
                                 const char *name, bool wait);
 
@@ -31,7 +33,7 @@ struct operation {
     trib_engine *engine;
     trib_op_params params;
     bool is_broadcast;
-    bool is_once; /* the tensor is the operation's own, and released with it */
+    bool is_once; /* the tensor is the operation's own, and still to be released with it */
     struct on_complete complete;
     void *array; /* a handle of its own: the program may give up its array meanwhile */
 };
@@ -44,6 +46,13 @@ static struct {
     int major; /* of MXNet: 2 and newer pass one callback more */
 } mxnet;
 
+/* Operations that MXNet has not freed. It does so behind what its waitall() waits for. */
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t fewer;
+    uint64_t count;
+} alive = {.lock = PTHREAD_MUTEX_INITIALIZER, .fewer = PTHREAD_COND_INITIALIZER};
+
 /* mxnet_error.cc: what MXNet takes for an error. */
 void *trib_mxnet_error_make(const char *text);
 void trib_mxnet_error_free(void *error);
@@ -51,6 +60,7 @@ void trib_mxnet_error_free(void *error);
 TRIB_API int trib_mxnet_init(const char *path, int major);
 TRIB_API int trib_mxnet_submit(void *engine, void *tensor, void *array, int reduce, int root, int priority,
                                bool is_once);
+TRIB_API uint64_t trib_mxnet_wait(int64_t milliseconds);
 
 /* Finds MXNet's functions in its library, which the process has loaded. Returns 0, or -1. */
 int trib_mxnet_init(const char *path, int major)
@@ -72,21 +82,48 @@ int trib_mxnet_init(const char *path, int major)
 }
 
 /* Ends a tensor that no other operation has. The engine's end may have done so already. */
-static void release(const struct operation *operation)
+static void release(struct operation *operation)
 {
     const trib_status status = operation->is_once ? trib_tensor_release(operation->params.tensor, NULL) : TRIB_OK;
     (void)status;
+    operation->is_once = false;
 }
 
-/* Tells MXNet, which may go on computing in here. */
-static void complete(struct completion *completion)
+/* MXNet calls it when an operation is over, and when it has skipped one, as an earlier one on its array has failed. */
+static void delete (void *param)
 {
-    struct operation *operation = (struct operation *)completion;
-    struct on_complete callback = operation->complete;
-    const char *failure = completion_failure(completion);
-    void *error = failure != NULL ? trib_mxnet_error_make(failure) : NULL;
+    struct operation *operation = param;
+    release(operation);
     (void)mxnet.free_handle(operation->array);
     free(operation);
+    pthread_mutex_lock(&alive.lock);
+    alive.count--;
+    pthread_cond_broadcast(&alive.fewer);
+    pthread_mutex_unlock(&alive.lock);
+}
+
+/* Waits until MXNet has freed all operations, at most that long. Returns how many it has not. */
+uint64_t trib_mxnet_wait(int64_t milliseconds)
+{
+    struct timespec at;
+    clock_gettime(CLOCK_REALTIME, &at);
+    at.tv_nsec += milliseconds % 1000 * 1000000;
+    at.tv_sec += milliseconds / 1000 + at.tv_nsec / 1000000000;
+    at.tv_nsec %= 1000000000;
+    pthread_mutex_lock(&alive.lock);
+    while (alive.count > 0 && pthread_cond_timedwait(&alive.fewer, &alive.lock, &at) == 0) {}
+    const uint64_t left = alive.count;
+    pthread_mutex_unlock(&alive.lock);
+    return left;
+}
+
+/* Tells MXNet, which may go on computing in here, and frees the operation. */
+static void complete(struct completion *completion)
+{
+    const struct operation *operation = (struct operation *)completion;
+    const struct on_complete callback = operation->complete;
+    const char *failure = completion_failure(completion);
+    void *error = failure != NULL ? trib_mxnet_error_make(failure) : NULL;
     callback.callback(callback.engine, callback.param, error);
     trib_mxnet_error_free(error);
 }
@@ -117,7 +154,6 @@ static void start(struct operation *operation, const struct on_complete *callbac
                                          : trib_push_pull(operation->engine, &operation->params, NULL, &error);
     }
     if (status != TRIB_OK) {
-        release(operation);
         completion_set(&operation->completion, status, error.text);
         complete(&operation->completion);
     }
@@ -145,6 +181,9 @@ int trib_mxnet_submit(void *engine, void *tensor, void *array, int reduce, int r
         free(operation);
         return -1;
     }
+    pthread_mutex_lock(&alive.lock);
+    alive.count++;
+    pthread_mutex_unlock(&alive.lock);
     operation->engine = engine;
     operation->is_broadcast = root >= 0;
     operation->is_once = is_once;
@@ -167,11 +206,6 @@ int trib_mxnet_submit(void *engine, void *tensor, void *array, int reduce, int r
     } else {
         function.in_2 = start_in_2;
     }
-    const int result = mxnet.push_async(function.address, operation, NULL, &context, NULL, 0, &array, 1, NULL, priority,
-                                        "tributary", false);
-    if (result != 0) {
-        (void)mxnet.free_handle(operation->array);
-        free(operation);
-    }
-    return result;
+    return mxnet.push_async(function.address, operation, delete, &context, NULL, 0, &array, 1, NULL, priority,
+                            "tributary", false);
 }

@@ -207,6 +207,7 @@ void trib_tf_fail(TF_OpKernelContext *context, trib_status status, const char *t
                      : status == TRIB_UNSUPPORTED ? TF_CODE_UNIMPLEMENTED
                                                   : TF_CODE_INTERNAL;
     TF_SetStatus(failure, code, text);
+    trib_tf_raise_again();
     TF_OpKernelContext_Failure(context, failure);
     TF_DeleteStatus(failure);
 }

@@ -88,6 +88,9 @@ void trib_tf_taken(bool is_gather);
 /* Fails a kernel's call with the code of TensorFlow that a status means. */
 void trib_tf_fail(TF_OpKernelContext *context, trib_status status, const char *text);
 
+/* tensorflow_interrupt.c: an operation fails, and a Ctrl-C may be under way. */
+void trib_tf_raise_again(void);
+
 /* tensorflow_gather.c: registers the second operation. */
 void trib_tf_register_gather(TF_Status *status);
 

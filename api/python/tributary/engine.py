@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 
-from . import _abi
+from . import _abi, interrupts
 from ._library import call, encoded, error_of, initialised, lib, numbers
 from .bootstrap import Exchange, place_of
 from .buffers import buffer_of
@@ -243,6 +243,7 @@ class Engine:
         self.rank, self.size = config.rank, config.worker_count
         self.has_device = config.device not in (None, b'', b'none')
         _open_engines.add(self)
+        interrupts.watch(self)
         atexit.register(self._close_at_exit)
 
     def __enter__(self):
@@ -363,9 +364,10 @@ class Engine:
             kind = getattr(sys, 'last_type', None)
         is_healthy = isinstance(problem, SystemExit) and problem.code in (None, 0)
         if kind is not None and not is_healthy and not issubclass(kind, _NO_FAILURES):
-            self._give_up()
+            self.give_up()
 
-    def _give_up(self):
+    def give_up(self):
+        """Ends the operations under way, and refuses others, for good; close() is still to be called."""
         with self._lock:
             if self._handle is not None:
                 lib.trib_engine_close(self._handle, _abi.trib_closed_cb(), None)
@@ -376,7 +378,7 @@ class Engine:
             try:
                 self.close()
             except KeyboardInterrupt:  # the user does not wait any more
-                self._give_up()
+                self.give_up()
 
     def _check(self):
         """Refuses calls without a handle; the caller holds the lock. A generator that took it, too, would keep it where

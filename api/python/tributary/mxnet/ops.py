@@ -28,6 +28,7 @@ _declared = {}  # how tensors of byteps_declare_tensor() are compressed
 _native = ctypes.CDLL(beside('libtributary-mxnet.so'))
 _native.trib_mxnet_init.argtypes = [ctypes.c_char_p, ctypes.c_int]
 _native.trib_mxnet_submit.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int] * 3 + [ctypes.c_bool]
+_native.trib_mxnet_wait.argtypes, _native.trib_mxnet_wait.restype = [ctypes.c_int64], ctypes.c_uint64
 if _native.trib_mxnet_init(find_lib_path()[0].encode(), MAJOR) != 0:
     raise ImportError('tributary: this MXNet (%s) lacks MXEnginePushAsyncND' % mx.__version__)
 
@@ -36,6 +37,8 @@ def _closing():
     """Waits for what MXNet computes. An error that nobody has read is nobody's."""
     with contextlib.suppress(mx.base.MXNetError):
         (mx.nd if MAJOR == 1 else mx.npx).waitall()
+    while _native.trib_mxnet_wait(200):
+        pass  # handlers of signals run
     _counters.clear()
 
 
@@ -72,7 +75,7 @@ def exchange(array, name, reduce=0, root=-1, priority=0, process_set=None, compr
         != 0
     ):
         if is_once:
-            lib.trib_tensor_release(tensor.handle, None)
+            lib.trib_tensor_release(tensor.handle, None)  # refused where MXNet has deleted the operation
         raise TributaryError('%s: MXNet did not take the operation' % name)
 
 

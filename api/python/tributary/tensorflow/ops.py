@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
-from .. import _abi, codecs, job
+from .. import _abi, codecs, interrupts, job
 from .._library import NAME_BYTES, beside, encoded
 from ..errors import ArgumentError, UnsupportedError
 from ..process_sets import ProcessSet, by_id, follow_removal, global_process_set, resolve
@@ -24,6 +24,7 @@ from ..reductions import REDUCTIONS, Average, Sum, reduction_of
 from .compression import Compression
 
 _PUSH_PULL, _BROADCAST, _REDUCE = 0, 1, 2
+_INTERRUPT = 'Py_AddPendingCall', 'PyErr_SetInterrupt'
 _counters = {}
 _traces = weakref.WeakKeyDictionary()  # by graph
 _plain_graphs = itertools.count()  # those that belong to no function, numbered in the order of their first operations
@@ -58,6 +59,12 @@ job.follow(lambda: _native.trib_tensorflow_set_engine(job.engine()._handle), _cl
 follow_removal(lambda number: _native.trib_tensorflow_set_group(number, None))  # graphs that were traced for it
 init, shutdown = job.init, job.shutdown
 
+
+_native.trib_tensorflow_interrupt.argtypes, _native.trib_tensorflow_interrupt.restype = [ctypes.c_void_p] * 2, None
+_interrupt = [ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in _INTERRUPT]
+interrupts.follow(
+    lambda: _native.trib_tensorflow_interrupt(*_interrupt), lambda: _native.trib_tensorflow_interrupt(None, None)
+)
 
 # AutoGraph would rewrite these functions, and all that they call, each time that a program is traced.
 plain = tf.autograph.experimental.do_not_convert
