@@ -22,7 +22,6 @@
 #include "api/trace_flush.h"
 #include "api/env/codec_load.h"
 #include "api/env/env_host.h"
-#include "engine/cluster/machines.h"
 #include "engine/engine.h"
 #include "engine/job/callback.h"
 #include "engine/job/completions.h"
@@ -399,49 +398,6 @@ size_t trib_engine_dispatch(trib_engine *engine, size_t max)
     }
     trib_engine *const ends __attribute__((cleanup(end_dispatch), unused)) = engine;
     return trib_completions_run(engine, max);
-}
-
-static trib_status find_ranks(const trib_roster *roster, trib_engine_info *info)
-{
-    trib_machine_ranks ranks = {.local_rank = -1, .cross_rank = -1};
-    const uint32_t worker = info->rank < 0 ? TRIB_NO_MEMBER : trib_roster_find_rank(roster, (uint32_t)info->rank);
-    if (worker != TRIB_NO_MEMBER && !trib_machines_ranks(roster, worker, &ranks)) {
-        return TRIB_NO_MEMORY;
-    }
-    info->local_rank = ranks.local_rank, info->local_size = ranks.local_size;
-    info->cross_rank = ranks.cross_rank;
-    info->cross_size = ranks.cross_size;
-    return TRIB_OK;
-}
-
-trib_status trib_engine_get_info(const trib_engine *engine, trib_engine_info *info)
-{
-    trib_status status = trib_api_check_engine(engine, NULL);
-    if (status != TRIB_OK || info == NULL || info->struct_size != sizeof *info) {
-        return status != TRIB_OK ? status : TRIB_INVALID;
-    }
-    const trib_roster *roster = engine->roster;
-    *info = (trib_engine_info){
-        .struct_size = sizeof *info,
-        .rank = engine->config.roles & TRIB_ROLE_WORKER ? engine->config.rank : -1,
-        .worker_count = engine->config.worker_count,
-        .server_count = engine->config.server_count,
-        .reactors = engine->core_count,
-        .partition_bytes = engine->config.partition_bytes,
-        .chunk_bytes = engine->config.chunk_bytes,
-        .local_rank = -1,
-        .cross_rank = -1,
-    };
-    if (roster != NULL) {
-        info->epoch = trib_epoch_number(roster->epoch);
-        info->partition_bytes = roster->partition_bytes;
-        info->chunk_bytes = roster->chunk_bytes;
-        info->t_opt_factor = roster->t_opt_factor;
-        info->local_sum = roster->local_size;
-        info->summing_count = (int32_t)trib_roster_summing(roster);
-        return find_ranks(roster, info);
-    }
-    return TRIB_OK;
 }
 
 /* ---- Seeing ---- */

@@ -125,8 +125,12 @@ trib_status trib_group_create(trib_engine *engine, const trib_group_desc *desc, 
                               "trib_group_desc_init and build against the same release",
                               desc->struct_size, sizeof *desc);
     }
+    pthread_mutex_lock(&engine->mutex);
     const trib_roster *roster = engine->roster;
-    if (roster != NULL ? roster->continues : engine->config.survive == TRIB_SURVIVE_CONTINUE) {
+    const uint32_t epoch = roster != NULL ? roster->epoch : 0;
+    const bool continues = roster != NULL ? roster->continues : engine->config.survive == TRIB_SURVIVE_CONTINUE;
+    pthread_mutex_unlock(&engine->mutex);
+    if (continues) {
         return trib_error_set(error, TRIB_UNSUPPORTED,
                               "groups cannot be made where operations go on after a loss (TRIB_SURVIVE=continue)");
     }
@@ -144,7 +148,7 @@ trib_status trib_group_create(trib_engine *engine, const trib_group_desc *desc, 
         status = check_ranks(engine, desc, error);
     }
     uintptr_t handle = 0;
-    status = status == TRIB_OK ? trib_rank_group_find_or_add(engine, desc, roster, &handle, error) : status;
+    status = status == TRIB_OK ? trib_rank_group_find_or_add(engine, desc, epoch, &handle, error) : status;
     if (status == TRIB_OK) {
         *group_out = (trib_group *)handle; /* NOLINT(performance-no-int-to-ptr): a number that looks like a pointer */
     }

@@ -6,6 +6,7 @@
 #include "api/check.h"
 #include "api/config/settings.h"
 #include "api/env/device_load.h"
+#include "engine/cluster/machines.h"
 #include "engine/engine.h"
 #include "transports/registry.h"
 
@@ -43,16 +44,63 @@ trib_status trib_engine_get_members(const trib_engine *engine, trib_job_member *
     if (status != TRIB_OK || count_out == NULL || (capacity > 0 && members == NULL)) {
         return status != TRIB_OK ? status : TRIB_INVALID;
     }
-    *count_out = 0;
+    pthread_mutex_t *mutex = (pthread_mutex_t *)(uintptr_t)&engine->mutex;
+    pthread_mutex_lock(mutex); /* a change of the membership frees the roster */
     const trib_roster *roster = engine->roster;
-    if (roster == NULL) {
-        return TRIB_STATE;
-    }
-    for (uint32_t i = 0; i < roster->member_count && i < capacity; i++) {
+    *count_out = roster != NULL ? roster->member_count : 0;
+    for (uint32_t i = 0; i < *count_out && i < capacity; i++) {
         describe_member(engine, roster, i, &members[i]);
     }
-    *count_out = roster->member_count;
+    pthread_mutex_unlock(mutex);
+    return roster != NULL ? TRIB_OK : TRIB_STATE;
+}
+
+/* ---- This member ---- */
+
+static trib_status find_ranks(const trib_roster *roster, trib_engine_info *info)
+{
+    trib_machine_ranks ranks = {.local_rank = -1, .cross_rank = -1};
+    const uint32_t worker = info->rank < 0 ? TRIB_NO_MEMBER : trib_roster_find_rank(roster, (uint32_t)info->rank);
+    if (worker != TRIB_NO_MEMBER && !trib_machines_ranks(roster, worker, &ranks)) {
+        return TRIB_NO_MEMORY;
+    }
+    info->local_rank = ranks.local_rank, info->local_size = ranks.local_size;
+    info->cross_rank = ranks.cross_rank;
+    info->cross_size = ranks.cross_size;
     return TRIB_OK;
+}
+
+trib_status trib_engine_get_info(const trib_engine *engine, trib_engine_info *info)
+{
+    trib_status status = trib_api_check_engine(engine, NULL);
+    if (status != TRIB_OK || info == NULL || info->struct_size != sizeof *info) {
+        return status != TRIB_OK ? status : TRIB_INVALID;
+    }
+    *info = (trib_engine_info){
+        .struct_size = sizeof *info,
+        .rank = engine->config.roles & TRIB_ROLE_WORKER ? engine->config.rank : -1,
+        .worker_count = engine->config.worker_count,
+        .server_count = engine->config.server_count,
+        .reactors = engine->core_count,
+        .partition_bytes = engine->config.partition_bytes,
+        .chunk_bytes = engine->config.chunk_bytes,
+        .local_rank = -1,
+        .cross_rank = -1,
+    };
+    pthread_mutex_t *mutex = (pthread_mutex_t *)(uintptr_t)&engine->mutex;
+    pthread_mutex_lock(mutex); /* a change of the membership frees the roster */
+    const trib_roster *roster = engine->roster;
+    if (roster != NULL) {
+        info->epoch = trib_epoch_number(roster->epoch);
+        info->partition_bytes = roster->partition_bytes;
+        info->chunk_bytes = roster->chunk_bytes;
+        info->t_opt_factor = roster->t_opt_factor;
+        info->local_sum = roster->local_size;
+        info->summing_count = (int32_t)trib_roster_summing(roster);
+        status = find_ranks(roster, info);
+    }
+    pthread_mutex_unlock(mutex);
+    return status;
 }
 
 /* ---- Settings ---- */

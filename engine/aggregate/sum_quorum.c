@@ -63,7 +63,8 @@ static void note_begun(trib_summation *self, sum_key *key, void *user)
     const begun_note *note = user;
     const sum_round *round = trib_sum_round_find(self, key, note->round);
     for (uint32_t i = 0; i < self->config.contributor_count; i++) {
-        const bool begun = round == NULL ? note->round <= key->finished : has_begun(self, round, i);
+        const bool begun =
+            round == NULL ? note->round <= key->finished : round->is_decided || has_begun(self, round, i);
         note->begun[i / 8] |= (unsigned char)(begun << i % 8);
     }
 }

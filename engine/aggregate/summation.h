@@ -146,7 +146,7 @@ typedef void trib_open_round(void *user, const trib_contribution *what, uint32_t
 void trib_summation_each_open(trib_summation *self, trib_open_round *notify, void *user);
 /* True if the contributor has begun the round of that key, or may not any more. */
 bool trib_summation_has_begun(const trib_summation *self, const trib_contribution *what);
-/* Sets the bits of contributors that have begun the round in some key of the tensor. */
+/* Sets the bits of contributors that have begun the round in some key of the tensor; of all, once it is decided. */
 void trib_summation_note_begun(trib_summation *self, uint32_t tensor, uint32_t round, unsigned char *begun);
 /* The round of the tensor goes on without the contributors whose bits are not set. Has no effect on keys that have not
  * come to the round, and the second time. *keys_out is the number of keys that have come to it. If memory runs out for

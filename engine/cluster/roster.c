@@ -26,6 +26,48 @@ trib_roster *trib_roster_create(uint32_t member_count)
     return roster;
 }
 
+/* A roster is immutable but for its place among the others. */
+static trib_roster *own(const trib_roster *roster)
+{
+    return (trib_roster *)(uintptr_t)roster;
+}
+
+const trib_roster *trib_roster_hold(const trib_roster *roster)
+{
+    if (roster != NULL) {
+        atomic_fetch_add(&own(roster)->held, 1);
+    }
+    return roster;
+}
+
+void trib_roster_let_go(const trib_roster *roster)
+{
+    if (roster != NULL) {
+        const uint32_t held = atomic_fetch_sub(&own(roster)->held, 1);
+        trib_assert(held > 0);
+    }
+}
+
+void trib_roster_free_past(const trib_roster *roster, uint64_t begun, void (*told)(void *user, uint64_t ticket),
+                           void *user)
+{
+    bool is_past = roster->ticket == begun;
+    trib_roster *at = own(roster->before);
+    while (at != NULL && at->before != NULL) {
+        trib_roster *past = own(at->before);
+        is_past = is_past || at->ticket == begun;
+        if ((is_past || past->ticket == 0) && atomic_load(&past->held) == 0) {
+            if (past->ticket != 0) {
+                told(user, past->ticket);
+            }
+            at->before = past->before;
+            free(past);
+        } else {
+            at = past;
+        }
+    }
+}
+
 void trib_member_info_put(trib_writer *writer, const trib_member_info *info)
 {
     trib_assert(info->reactors >= 1 && info->reactors <= TRIB_REACTORS_MAX);

@@ -2,6 +2,8 @@
 #ifndef TRIB_ENGINE_ROSTER_H
 #define TRIB_ENGINE_ROSTER_H
 
+#include <stdatomic.h>
+
 #include "engine/base/limits.h"
 #include "engine/cluster/placement.h"
 #include "engine/wire/wire.h"
@@ -48,12 +50,22 @@ typedef struct trib_roster {
     uint32_t newcomers;       /* number of workers, the last ones, that were not members in the epoch before */
     uint32_t new_servers;     /* number of servers, the last ones, that were not members in the epoch before */
     uint64_t ticket; /* number that stands for this epoch in the store (engine/membership/tenure.h); 0: no store */
-    const struct trib_roster *before; /* roster of the epoch before, which other threads may still read; not sent */
+    /* An older roster, which other threads may still read; not sent. The newest one has that of the epoch before. */
+    const struct trib_roster *before;
+    atomic_uint held; /* operations that read it when its epoch is over */
     trib_member_info members[];
 } trib_roster;
 
 /* NULL if out of memory. Freed with free(). */
 trib_roster *trib_roster_create(uint32_t member_count);
+
+/* Keeps the roster after its epoch, until it is let go. NULL: has no effect. */
+const trib_roster *trib_roster_hold(const trib_roster *roster);
+void trib_roster_let_go(const trib_roster *roster);
+/* Frees those before `roster` and the one before it that are not held. Their tickets, if any, are told. begun: the
+ * ticket of the last epoch that is known to have begun; of later ones the store decides which have. */
+void trib_roster_free_past(const trib_roster *roster, uint64_t begun, void (*told)(void *user, uint64_t ticket),
+                           void *user);
 
 /* Writes a member's description of itself for JOIN. The id is a rank; for a server the number that it asks for, or
  * TRIB_NO_MEMBER. */

@@ -188,6 +188,12 @@ static void ask_again(trib_engine *engine)
     }
 }
 
+static void note_over(void *user, uint64_t ticket)
+{
+    trib_formation *formation = user;
+    formation->over[formation->over_count++ % TRIB_TICKETS_OVER] = ticket;
+}
+
 void trib_engine_publish(trib_engine *engine, const trib_roster *roster)
 {
     /* The program may have closed the engine while the roster was under way. */
@@ -196,6 +202,12 @@ void trib_engine_publish(trib_engine *engine, const trib_roster *roster)
     trib_assert(roster != NULL && roster->worker_count <= roster->member_count);
     trib_assert(roster->member_count <= TRIB_MEMBERS_MAX);
     atomic_store(&engine->roster, roster);
+    atomic_store(&engine->ranks_used, roster->ranks_used);
+    /* Other threads read the roster with the mutex held, or have it from an operation. Each reactor has closed its core
+     * since the last but one was the newest. */
+    pthread_mutex_lock(&engine->mutex);
+    trib_roster_free_past(roster, engine->formation.confirmed, note_over, &engine->formation);
+    pthread_mutex_unlock(&engine->mutex);
     for (uint32_t i = 0; i < engine->core_count; i++) {
         trib_reactor_post(engine->reactors[i].reactor, engine->reactors[i].roster_post);
     }

@@ -276,7 +276,9 @@ struct trib_engine {
 
     pthread_mutex_t mutex;
     pthread_cond_t changed; /* signals phase, a waited-for operation, a report, and closed */
+    /* Only threads of reactors, whose cores are closed before two others follow it, read it without the mutex. */
     _Atomic(const trib_roster *) roster;
+    atomic_uint ranks_used; /* as that roster says; 0: there is none yet */
     _Atomic trib_phase phase;
     trib_cause cause; /* why the job ended; written with the mutex held, final once phase is ENDED */
     /* The coordinator's cause of the job's end, which this member passes on instead of its own. Written on core 0

@@ -12,6 +12,7 @@
 #include "engine/cluster/rank_set.h"
 #include "engine/codec/codec.h"
 #include "engine/link/listeners.h"
+#include "engine/membership/probe.h"
 
 /* A place in the job. The ranks come first, then the dedicated servers. A place's index is the id of its member. */
 typedef struct trib_coordinator_slot {
@@ -178,8 +179,7 @@ struct trib_coordinator {
     bool looks, looked_late; /* the timer is armed; it was late the last time */
     trib_timer knocking;     /* a boundary waits for members that are about to join (formation_join.c) */
     int64_t opened_ns, knocks_since_ns;
-    struct trib_probe *probes; /* by place, between epochs (formation_probe.c) */
-    uint32_t probe_count;
+    trib_probes probes; /* by place, between epochs (formation_probe.c) */
     trib_timer probing;
     struct trib_quorum_call *quorum_calls; /* rounds whose set of contributors is being decided (quorums.h) */
     trib_uneven_inputs_state uneven;

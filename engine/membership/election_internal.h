@@ -5,6 +5,7 @@
 
 #include "engine/membership/ballot.h"
 #include "engine/membership/election.h"
+#include "engine/membership/probe.h"
 
 /* The coordinator that this member has lost, which may live (election_former.c). */
 typedef struct trib_former_coordinator {
@@ -30,9 +31,8 @@ struct trib_election {
     int64_t refused_since_ns;        /* 0: the last attempt was not refused */
     trib_vote decided;               /* the candidate's decision, as far as it has arrived */
     trib_former_coordinator former;
-    struct trib_probe *probes; /* by member: which of them answer (election_silence.c); NULL: nobody was asked */
-    uint32_t asked_next;       /* the member with which the next turn goes on */
-    int64_t heard_since_ns;    /* since when some member gives signs of life; 0: none does */
+    trib_probes probes;     /* by member: which of them answer (election_silence.c) */
+    int64_t heard_since_ns; /* since when some member gives signs of life; 0: none does */
     trib_timer timer;
     trib_vote votes[]; /* by member: votes for this process */
 };

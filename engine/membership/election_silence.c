@@ -7,14 +7,10 @@
  * soon after its loss, and no vote of theirs is waited for. Silence counts while some other member is heard: a member
  * that is cut off from all knows nothing about them.
  */
-#include <stdlib.h>
-
 #include "engine/membership/election_internal.h"
 #include "engine/membership/member_internal.h"
-#include "engine/membership/probe.h"
 
 #define NEXT_CANDIDATES 3u /* so many may stand still at once, and the next one has asked the others all the same */
-#define ASKED_AT_ONCE 64u  /* in a turn */
 
 static bool is_next_candidate(const trib_election *self, uint32_t member)
 {
@@ -35,40 +31,29 @@ static bool hears_some(const trib_election *self, int64_t now_ns)
 {
     bool hears = false;
     for (uint32_t i = 0; i < self->roster->member_count; i++) {
-        const trib_probe *probe = &self->probes[i];
+        const trib_probe *probe = &self->probes.each[i];
         hears = hears || self->votes[i].has_voted ||
                 (probe->heard_ns != 0 && now_ns - probe->heard_ns < self->roster->peer_timeout_ns / 4);
     }
     return hears;
 }
 
-/* Each turn goes on where the last one stopped, so members that do not answer keep no other from being asked. */
-static void ask_some(trib_election *self, int64_t now_ns)
+static const trib_address *find_asked(const void *user, uint32_t member)
 {
-    const uint32_t members = self->roster->member_count, first = self->asked_next;
-    uint32_t begun = 0;
-    for (uint32_t i = 0; i < members && begun < ASKED_AT_ONCE; i++) {
-        const uint32_t member = (first + i) % members;
-        trib_probe *probe = &self->probes[member];
-        if (has_to_ask(self, member) &&
-            now_ns - probe->began_ns >= trib_heartbeat_period_ns(self->roster->peer_timeout_ns)) {
-            probe->refused_for_ns = TRIB_ELECTION_REFUSED_NS;
-            begun += trib_probe_ask(self->core, probe, &self->roster->members[member].addresses[0]);
-        }
-        self->asked_next = (member + 1) % members;
-    }
+    const trib_election *self = user;
+    const int64_t passed_ns = trib_now(self->core->reactor) - self->probes.each[member].began_ns;
+    const bool is_due = passed_ns >= trib_heartbeat_period_ns(self->roster->peer_timeout_ns);
+    return is_due && has_to_ask(self, member) ? &self->roster->members[member].addresses[0] : NULL;
 }
 
 void trib_election_ask_members(trib_election *self, bool was_stopped)
 {
     const int64_t now_ns = trib_now(self->core->reactor);
-    if (self->probes == NULL) { /* without memory nobody counts as silent */
-        self->probes = calloc(self->roster->member_count, sizeof *self->probes);
+    if (self->probes.each == NULL) {
+        trib_probes_open(&self->probes, self->roster->member_count, TRIB_ELECTION_REFUSED_NS);
     }
-    if (self->probes != NULL) {
-        ask_some(self, now_ns);
-    }
-    if (self->probes == NULL || !hears_some(self, now_ns)) {
+    trib_probes_ask(self->core, &self->probes, find_asked, self);
+    if (self->probes.each == NULL || !hears_some(self, now_ns)) {
         self->heard_since_ns = 0;
     } else if (self->heard_since_ns == 0 || was_stopped) {
         self->heard_since_ns = now_ns;
@@ -77,20 +62,17 @@ void trib_election_ask_members(trib_election *self, bool was_stopped)
 
 bool trib_election_is_silent(const trib_election *self, uint32_t member)
 {
-    const trib_probe *probe = self->probes != NULL ? &self->probes[member] : NULL;
+    const trib_probe *probe = self->probes.each != NULL ? &self->probes.each[member] : NULL;
     const int64_t silent_ns = probe != NULL ? trib_probe_silent_since(probe) : 0;
     if (silent_ns == 0 || self->heard_since_ns == 0) {
         return probe != NULL && probe->is_dead;
     }
     const int64_t since_ns = silent_ns > self->heard_since_ns ? silent_ns : self->heard_since_ns;
-    return probe->is_dead || trib_now(self->core->reactor) - since_ns >= self->roster->peer_timeout_ns;
+    const int64_t until_ns = trib_probe_silent_until(probe, trib_now(self->core->reactor));
+    return probe->is_dead || until_ns - since_ns >= self->roster->peer_timeout_ns;
 }
 
 void trib_election_end_asking(trib_election *self)
 {
-    for (uint32_t i = 0; self->probes != NULL && i < self->roster->member_count; i++) {
-        trib_probe_end(&self->probes[i], "the election is over");
-    }
-    free(self->probes);
-    self->probes = NULL;
+    trib_probes_close(&self->probes, "the election is over");
 }

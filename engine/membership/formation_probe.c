@@ -15,7 +15,6 @@
 
 #define BACK_MORE_NS (2 * INT64_C(1000000000)) /* time beyond the peer timeout, to close links and to come back */
 #define PROBE_NS (100 * INT64_C(1000000))
-#define PROBES_MAX 16u /* at a time */
 
 int64_t trib_formation_absent_until(const trib_coordinator *self, uint32_t place)
 {
@@ -61,34 +60,40 @@ static const trib_roster *last_roster(const trib_coordinator *self)
     return roster != NULL && roster->epoch == formation->epoch ? roster : NULL;
 }
 
-static void probe_member(trib_coordinator *self, uint32_t place)
+/* True if the member of that place has to be asked: it is awaited, and is not this process. */
+static bool is_absent(const trib_coordinator *self, uint32_t place)
 {
-    trib_probe *probe = &self->probes[place];
-    const uint32_t member = trib_formation_former_id(self, place);
+    const trib_engine *engine = self->core->engine;
+    const uint32_t me = engine->roster != NULL ? engine->formation.place : TRIB_NO_MEMBER;
+    return !self->slots[place].joined && trib_formation_expects(self, place) &&
+           trib_formation_former_id(self, place) != me;
+}
+
+static const trib_address *find_absent(const void *user, uint32_t place)
+{
+    const trib_coordinator *self = user;
     const trib_roster *roster = last_roster(self);
-    if (probe->link == NULL && probe->is_dead) {
-        trib_formation_lose_absent(self, place, ": its address refuses");
-        return;
+    const uint32_t member = trib_formation_former_id(self, place);
+    if (!is_absent(self, place)) {
+        return NULL;
     }
     trib_assert(roster != NULL && member < roster->member_count);
-    probe->refused_for_ns = self->core->engine->roster != NULL ? TRIB_ELECTION_REFUSED_NS : TRIB_ELECTION_REOPEN_NS;
-    trib_probe_ask(self->core, probe, &roster->members[member].addresses[0]);
+    return &roster->members[member].addresses[0];
 }
 
 static void probe_all(trib_reactor *reactor, trib_timer *timer)
 {
     trib_coordinator *self = timer->user;
-    const bool is_member = self->core->engine->roster != NULL;
-    const uint32_t me = is_member ? self->core->engine->formation.place : TRIB_NO_MEMBER;
-    uint32_t under_way = 0;
     if (trib_now(reactor) - self->opened_ns >= TRIB_ELECTION_REOPEN_NS) {
         self->core->engine->formation.joiners = 0; /* a live one that waited to join has come by now */
     }
-    for (uint32_t i = 0; i < self->probe_count && under_way < PROBES_MAX && !self->core->ended; i++) {
-        if (!self->slots[i].joined && trib_formation_expects(self, i) && trib_formation_former_id(self, i) != me) {
-            probe_member(self, i);
-            under_way += self->probes[i].link != NULL;
+    for (uint32_t i = 0; i < self->probes.count && !self->core->ended; i++) {
+        if (self->probes.each[i].is_dead && is_absent(self, i)) {
+            trib_formation_lose_absent(self, i, ": its address refuses");
         }
+    }
+    if (!self->core->ended) {
+        trib_probes_ask(self->core, &self->probes, find_absent, self);
     }
     trib_formation_check(self); /* the next epoch may begin, which ends the attempts */
     if (trib_formation_gathers(self) && !self->core->ended) {
@@ -98,9 +103,11 @@ static void probe_all(trib_reactor *reactor, trib_timer *timer)
 
 void trib_formation_probe_begin(trib_coordinator *self)
 {
-    const uint32_t count = last_roster(self) != NULL ? trib_coordinator_slots(self) : 0;
-    self->probes = count > 0 ? trib_core_zalloc(self->core, count * sizeof *self->probes) : NULL;
-    self->probe_count = self->probes != NULL ? count : 0;
+    const bool is_member = self->core->engine->roster != NULL;
+    const int64_t refused_for_ns = is_member ? TRIB_ELECTION_REFUSED_NS : TRIB_ELECTION_REOPEN_NS;
+    if (last_roster(self) != NULL) {
+        trib_probes_open(&self->probes, trib_coordinator_slots(self), refused_for_ns);
+    }
     trib_formation_await_absent(self);
     self->probing.fired = probe_all;
     self->probing.user = self;
@@ -110,10 +117,5 @@ void trib_formation_probe_begin(trib_coordinator *self)
 void trib_formation_probe_end(trib_coordinator *self)
 {
     trib_timer_stop(self->core->reactor, &self->probing);
-    for (uint32_t i = 0; i < self->probe_count; i++) {
-        trib_probe_end(&self->probes[i], "the next epoch begins");
-    }
-    self->probe_count = 0;
-    free(self->probes);
-    self->probes = NULL;
+    trib_probes_close(&self->probes, "the next epoch begins");
 }

@@ -1,15 +1,20 @@
 /* probe.c - see probe.h. */
 #include "engine/membership/probe.h"
 
+#include <stdlib.h>
+
+#include "engine/base/half_open.h"
 #include "engine/link/link_reconnect.h"
 #include "engine/membership/election.h"
 
 #define LEAST_NS (1 * INT64_C(1000000000)) /* for an attempt; a packet that was lost is sent again after a second */
+#define BEGUN_MAX 64u                      /* attempts in a turn */
 
 static void note_attempt(trib_core *core, trib_probe *probe, bool is_refused)
 {
     probe->is_dead =
         trib_election_refuses(&probe->refused_since_ns, is_refused, trib_now(core->reactor), probe->refused_for_ns);
+    probe->ended_ns = trib_now(core->reactor);
 }
 
 /* When the process sent its last part of the handshake that is under way; 0: it has sent none. */
@@ -95,7 +100,8 @@ static void give_up(trib_core *core, trib_probe *probe)
 
 bool trib_probe_ask(trib_core *core, trib_probe *probe, const trib_address *address)
 {
-    if (probe->link != NULL && (probe->silent_since_ns == 0 || is_stuck(core, probe))) {
+    const bool is_in_row = probe->link != NULL;
+    if (is_in_row && (probe->silent_since_ns == 0 || is_stuck(core, probe))) {
         give_up(core, probe);
     }
     if (probe->link != NULL) {
@@ -106,6 +112,7 @@ bool trib_probe_ask(trib_core *core, trib_probe *probe, const trib_address *addr
     if (trib_link_connect(&core->host, address, TRIB_PURPOSE_CONTROL, TRIB_NO_MEMBER, 0, &upcalls, probe,
                           &probe->link) == TRIB_OK) {
         probe->began_ns = probe->link->last_received_ns; /* the link's beginning: time has gone on meanwhile */
+        probe->row_began_ns = is_in_row ? probe->row_began_ns : probe->began_ns;
         probe->silent_since_ns = probe->silent_since_ns == 0 ? probe->began_ns : probe->silent_since_ns;
     } else { /* this process lacks something, and does not know about the other one */
         probe->link = NULL;
@@ -121,6 +128,11 @@ int64_t trib_probe_silent_since(const trib_probe *probe)
     return probe->silent_since_ns != 0 && answered_ns > 0 ? answered_ns : probe->silent_since_ns;
 }
 
+int64_t trib_probe_silent_until(const trib_probe *probe, int64_t now_ns)
+{
+    return probe->link != NULL && now_ns - probe->row_began_ns >= LEAST_NS ? now_ns : probe->ended_ns;
+}
+
 void trib_probe_end(trib_probe *probe, const char *why)
 {
     trib_link *link = probe->link;
@@ -129,4 +141,62 @@ void trib_probe_end(trib_probe *probe, const char *why)
         link->user = NULL;
         trib_link_close(link, false, TRIB_CLOSED, why);
     }
+}
+
+/* ---- Many processes ---- */
+
+void trib_probes_open(trib_probes *self, uint32_t count, int64_t refused_for_ns)
+{
+    *self = (trib_probes){.each = calloc(count, sizeof *self->each)};
+    self->count = self->each != NULL ? count : 0;
+    for (uint32_t i = 0; i < self->count; i++) {
+        self->each[i].refused_for_ns = refused_for_ns;
+    }
+}
+
+/* Returns how many attempts are under way. Where others wait, those that have had their time end. */
+static uint32_t make_room(trib_core *core, trib_probes *self)
+{
+    const int64_t now_ns = trib_now(core->reactor);
+    uint32_t under_way = 0;
+    for (uint32_t i = 0; i < self->count; i++) {
+        trib_probe *probe = &self->each[i];
+        if (probe->link != NULL && self->is_exhausted && now_ns - probe->began_ns >= LEAST_NS) {
+            give_up(core, probe);
+        }
+        under_way += probe->link != NULL;
+    }
+    return under_way;
+}
+
+void trib_probes_ask(trib_core *core, trib_probes *self, trib_probes_find find, const void *user)
+{
+    const uint32_t first = self->next, most = trib_half_open_max();
+    uint32_t begun = 0, under_way = make_room(core, self);
+    self->is_exhausted = false;
+    for (uint32_t i = 0; i < self->count; i++) {
+        const uint32_t index = (first + i) % self->count;
+        trib_probe *probe = &self->each[index];
+        const trib_address *address = find(user, index);
+        if (address == NULL) {
+            continue;
+        }
+        self->is_exhausted = probe->link == NULL && under_way >= most;
+        if (self->is_exhausted || begun == BEGUN_MAX) {
+            self->next = index;
+            return;
+        }
+        under_way -= probe->link != NULL;
+        begun += trib_probe_ask(core, probe, address);
+        under_way += probe->link != NULL;
+    }
+}
+
+void trib_probes_close(trib_probes *self, const char *why)
+{
+    for (uint32_t i = 0; i < self->count; i++) {
+        trib_probe_end(&self->each[i], why);
+    }
+    free(self->each);
+    *self = (trib_probes){.each = NULL};
 }

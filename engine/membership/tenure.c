@@ -135,6 +135,11 @@ static verdict judge(trib_tenure *self)
     if (ticket != 0 && ticket == confirmed) {
         return FREE;
     }
+    for (uint32_t i = 0; i < TRIB_TICKETS_OVER && ticket != 0; i++) {
+        if (self->core->engine->formation.over[i] == ticket) {
+            return OLD;
+        }
+    }
     if (ticket != 0 &&
         has_tried(self, ticket)) { /* a coordinator in a process of its own has no roster of a member's */
         note_begun(self, ticket);

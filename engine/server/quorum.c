@@ -29,6 +29,7 @@ typedef struct trib_quorum_walk {
     trib_engine *engine;
     trib_post post;
     trib_frame frame;
+    bool is_kept; /* core 0: a QUORUM_ASK that has been on all cores, kept for the QUORUM_SET that follows it */
     uint32_t partitions[TRIB_REACTORS_MAX]; /* QUORUM_SET: by reactor */
     unsigned char set[TRIB_QUORUM_SET_BYTES];
 } walk;
@@ -116,19 +117,27 @@ static int64_t due_ns(int64_t began_ns, int64_t timeout_ns)
 
 static void pass_on(trib_reactor *reactor, trib_post *post);
 
+static walk *add_walk(trib_engine *engine)
+{
+    walk *self = calloc(1, sizeof *self);
+    if (self != NULL) {
+        self->engine = engine;
+        pthread_mutex_lock(&engine->mutex);
+        DL_APPEND2(engine->quorum_walks, self, previous, next);
+        pthread_mutex_unlock(&engine->mutex);
+    }
+    return self;
+}
+
 /* The round's decision is due: core 0 asks the coordinator for it. */
 static void call(trib_core *core, const trib_contribution *what)
 {
-    walk *self = calloc(1, sizeof *self);
+    walk *self = add_walk(core->engine);
     if (self == NULL) {
         return; /* the next look tries again */
     }
-    self->engine = core->engine;
     self->frame = (trib_frame){.type = TRIB_FRAME_QUORUM_CALL, .tensor = what->tensor, .round = what->round};
     self->post.run = pass_on;
-    pthread_mutex_lock(&core->engine->mutex);
-    DL_APPEND2(core->engine->quorum_walks, self, previous, next);
-    pthread_mutex_unlock(&core->engine->mutex);
     trib_reactor_post(core->engine->cores[0].reactor, &self->post);
 }
 
@@ -228,37 +237,44 @@ static struct trib_quorum *find_or_add(trib_core *core, const trib_frame *frame)
 static void visit_core(trib_core *core, walk *self)
 {
     const bool is_known = core->sums != NULL && !core->ended && trib_server_quorum(core, self->frame.tensor, NULL) > 0;
-    struct trib_quorum *quorum = is_known ? find_or_add(core, &self->frame) : NULL;
-    if (quorum == NULL) {
-        if (is_known) {
-            trib_job_fail(core->engine, TRIB_NO_MEMORY, "out of memory for a quorum");
-        }
-        return;
-    }
-    if (self->frame.type == TRIB_FRAME_QUORUM_ASK) {
+    const bool is_ask = self->frame.type == TRIB_FRAME_QUORUM_ASK;
+    struct trib_quorum *quorum = !is_known ? NULL
+                                 : is_ask  ? find_or_add(core, &self->frame)
+                                           : find(core, self->frame.tensor, self->frame.round);
+    if (is_ask && is_known && (quorum == NULL || quorum->is_decided)) {
+        memset(self->set, 0xff, sizeof self->set); /* without a record this core can keep nobody out */
+    } else if (is_ask && is_known) {
         trib_summation_note_begun(summation_of(core), self->frame.tensor, self->frame.round, self->set);
-        return;
+    } else if (quorum != NULL) {
+        quorum->is_decided = true;
+        quorum->partitions = self->partitions[core->reactor->index];
+        memcpy(quorum->set, self->set, set_bytes(core->engine));
+        apply_set(core, quorum);
     }
-    quorum->is_decided = true;
-    quorum->partitions = self->partitions[core->reactor->index];
-    memcpy(quorum->set, self->set, set_bytes(core->engine));
-    apply_set(core, quorum);
+}
+
+static void free_walk(walk *self)
+{
+    pthread_mutex_lock(&self->engine->mutex);
+    DL_DELETE2(self->engine->quorum_walks, self, previous, next);
+    pthread_mutex_unlock(&self->engine->mutex);
+    free(self);
 }
 
 /* Core 0: the frame has been on all cores, or comes from one. */
 static void end_walk(walk *self)
 {
     trib_engine *engine = self->engine;
-    if (!engine->cores[0].ended && self->frame.type == TRIB_FRAME_QUORUM_CALL) {
+    if (engine->cores[0].ended || self->frame.type == TRIB_FRAME_QUORUM_SET) {
+        free_walk(self);
+    } else if (self->frame.type == TRIB_FRAME_QUORUM_CALL) {
         engine->hooks->tell_coordinator(engine, &self->frame, NULL, 0);
-    } else if (!engine->cores[0].ended && self->frame.type == TRIB_FRAME_QUORUM_ASK) {
+        free_walk(self);
+    } else {
+        self->is_kept = true;
         self->frame.type = TRIB_FRAME_QUORUM_BEGUN;
         engine->hooks->tell_coordinator(engine, &self->frame, self->set, set_bytes(engine));
     }
-    pthread_mutex_lock(&engine->mutex);
-    DL_DELETE2(engine->quorum_walks, self, previous, next);
-    pthread_mutex_unlock(&engine->mutex);
-    free(self);
 }
 
 static void walk_on(trib_reactor *reactor, trib_post *post)
@@ -277,34 +293,58 @@ static void pass_on(trib_reactor *reactor, trib_post *post)
     end_walk(trib_container_of(post, walk, post));
 }
 
+/* Core 0: returns the next walk that is kept about that tensor, or NULL. round 0: about any of its rounds. */
+static walk *find_kept(trib_engine *engine, uint32_t tensor, uint32_t round)
+{
+    pthread_mutex_lock(&engine->mutex);
+    walk *self = engine->quorum_walks;
+    while (self != NULL &&
+           (!self->is_kept || self->frame.tensor != tensor || (round != 0 && self->frame.round != round))) {
+        self = self->next;
+    }
+    pthread_mutex_unlock(&engine->mutex);
+    return self;
+}
+
+static trib_status read_set(const trib_engine *engine, const trib_frame *frame, const void *payload, walk *set_out,
+                            trib_error *error)
+{
+    trib_reader reader = {.data = payload, .left = frame->payload_size};
+    for (uint32_t i = 0; i < set_bytes(engine); i++) {
+        set_out->set[i] = trib_get_u8(&reader);
+    }
+    for (uint32_t i = 0; i < engine->core_count; i++) {
+        set_out->partitions[i] = trib_get_u32(&reader);
+    }
+    const uint32_t count = trib_quorum_count(set_out->set, engine->roster->worker_count);
+    if (reader.failed || reader.left > 0 || count < trib_server_quorum(&engine->cores[0], frame->tensor, NULL)) {
+        return trib_error_set(error, TRIB_PROTOCOL, "malformed QUORUM_SET, or one of %u workers, too few", count);
+    }
+    return TRIB_OK;
+}
+
 trib_status trib_quorum_take(trib_engine *engine, const trib_frame *frame, const void *payload, trib_error *error)
 {
     trib_assert(trib_core_is_here(&engine->cores[0]));
-    walk *self = calloc(1, sizeof *self);
-    if (self == NULL) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a quorum");
+    walk what = {.frame = {.type = frame->type, .tensor = frame->tensor, .round = frame->round}};
+    const bool is_set = frame->type == TRIB_FRAME_QUORUM_SET;
+    const trib_status status = is_set ? read_set(engine, frame, payload, &what, error) : TRIB_OK;
+    if (status != TRIB_OK) {
+        return status;
     }
-    self->engine = engine;
-    self->frame = (trib_frame){.type = frame->type, .tensor = frame->tensor, .round = frame->round};
-    if (frame->type == TRIB_FRAME_QUORUM_SET) {
-        trib_reader reader = {.data = payload, .left = frame->payload_size};
-        for (uint32_t i = 0; i < set_bytes(engine); i++) {
-            self->set[i] = trib_get_u8(&reader);
-        }
-        for (uint32_t i = 0; i < engine->core_count; i++) {
-            self->partitions[i] = trib_get_u32(&reader);
-        }
-        const uint32_t count = trib_quorum_count(self->set, engine->roster->worker_count);
-        if (reader.failed || reader.left > 0 || count < trib_server_quorum(&engine->cores[0], frame->tensor, NULL)) {
-            free(self);
-            return trib_error_set(error, TRIB_PROTOCOL, "malformed QUORUM_SET, or one of %u workers, too few", count);
-        }
+    walk *self = is_set ? find_kept(engine, frame->tensor, frame->round) : add_walk(engine);
+    if (self == NULL && !is_set) { /* no core can keep anybody out */
+        what.frame.type = TRIB_FRAME_QUORUM_BEGUN;
+        memset(what.set, 0xff, sizeof what.set);
+        engine->hooks->tell_coordinator(engine, &what.frame, what.set, set_bytes(engine));
+    } else if (self != NULL) {
+        self->frame = what.frame;
+        self->is_kept = false;
+        memcpy(self->partitions, what.partitions, sizeof what.partitions);
+        memcpy(self->set, what.set, sizeof what.set);
+        self->post.run = walk_on;
+        trib_reactor_post(engine->cores[0].reactor, &self->post);
     }
-    pthread_mutex_lock(&engine->mutex);
-    DL_APPEND2(engine->quorum_walks, self, previous, next);
-    pthread_mutex_unlock(&engine->mutex);
-    self->post.run = walk_on;
-    trib_reactor_post(engine->cores[0].reactor, &self->post);
     return TRIB_OK;
 }
 
@@ -318,6 +358,9 @@ void trib_quorums_forget(trib_core *core, uint32_t tensor)
         if (self->key >> 32 == tensor) {
             drop(core, self);
         }
+    }
+    for (walk *kept = NULL; core->reactor->index == 0 && (kept = find_kept(core->engine, tensor, 0)) != NULL;) {
+        free_walk(kept);
     }
 }
 

@@ -10,6 +10,8 @@
  * - From a core's answer until the set, no worker begins the round with that core: its frames wait on its link. So no
  *   contribution of a worker outside the set is in a sum.
  * - A worker of the set has begun the round, so the rest of its contributions comes, or its withdrawal.
+ * - A core that has no memory to keep workers out says that all have begun, and keeps nobody out when the set comes.
+ *   One that has taken a set says so, too, if it is decided again: no other set follows.
  * - Nothing waits for other contributions on a link: links would wait for each other. A worker outside the set may be
  *   the first one of a partition. The aggregator learns that it is late before it gets the contribution
  *   (aggregate/sum_quorum.c).

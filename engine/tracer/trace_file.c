@@ -181,7 +181,9 @@ static void put_clock(trace_writer *self)
 
 static void put_members(trace_writer *self)
 {
-    const trib_roster *roster = self->engine->roster;
+    trib_engine *engine = self->engine;
+    pthread_mutex_lock(&engine->mutex); /* a change of the membership frees the roster */
+    const trib_roster *roster = engine->roster;
     const uint32_t count = roster != NULL ? roster->member_count : 0;
     trib_writer section = build((size_t)count * TRIB_TRACE_MEMBER_BYTES);
     for (uint32_t i = 0; section.data != NULL && i < count; i++) {
@@ -194,6 +196,7 @@ static void put_members(trace_writer *self)
         trib_put_u32(&section, trib_machines_first(roster, i));
         trib_put_u32(&section, 0);
     }
+    pthread_mutex_unlock(&engine->mutex);
     put_section(self, TRIB_TRACE_SECTION_MEMBERS, TRIB_TRACE_MEMBER_BYTES, &section);
 }
 
@@ -294,12 +297,11 @@ static void put_job(trace_writer *self)
 {
     trib_engine *engine = self->engine;
     const trib_config *config = &engine->config;
-    const trib_roster *roster = engine->roster;
     trib_core *core = &engine->cores[0];
+    pthread_mutex_lock(&engine->mutex); /* a change of the membership frees the roster */
+    const trib_roster *roster = engine->roster;
     double factor = roster != NULL ? roster->t_opt_factor : 0;
-    pthread_mutex_lock(&engine->mutex);
     const trib_status fate = atomic_load(&engine->phase) == TRIB_PHASE_ENDED ? engine->fate.status : TRIB_OK;
-    pthread_mutex_unlock(&engine->mutex);
     trib_writer section = build(128);
     if (section.data != NULL) {
         trib_put_u32(&section, engine->member_id);
@@ -328,6 +330,7 @@ static void put_job(trace_writer *self)
         trib_assert(!section.overflow);
         section.size = section.capacity; /* the rest is zero */
     }
+    pthread_mutex_unlock(&engine->mutex);
     put_section(self, TRIB_TRACE_SECTION_JOB, 128, &section);
 }
 

@@ -150,6 +150,12 @@ static bool have_same_workers(const trib_roster *one, const trib_roster *other)
     return same;
 }
 
+void trib_op_take_roster(trib_op *op, const trib_roster *roster)
+{
+    trib_roster_let_go(op->roster);
+    op->roster = trib_roster_hold(roster);
+}
+
 /* Slices are for the workers of the epoch in which the operation began. */
 static void check_workers(trib_op *op)
 {
@@ -160,7 +166,7 @@ static void check_workers(trib_op *op)
             op, TRIB_PEER_LEFT,
             "the number of workers has changed, and the operation's slices are for another one: begin it anew");
     }
-    op->roster = roster;
+    trib_op_take_roster(op, roster);
 }
 
 void trib_op_fit(trib_op *op)
@@ -235,6 +241,7 @@ void trib_op_unref(trib_op *op)
     free_output(op);
     trib_partitioning_unref(op->cut);
     op->cut = NULL;
+    trib_op_take_roster(op, NULL);
     trib_tensor_unref(op->tensor);
     trib_op *before = atomic_load(&engine->returned_ops);
     do {
@@ -420,7 +427,7 @@ void trib_op_take_set(trib_op *op, const unsigned char *set)
 static void note_contributors(trib_op *op)
 {
     trib_partitioning *cut = op->tensor->layout == TRIB_WHOLE ? NULL : op->tensor->cut;
-    op->roster = op->engine->roster;
+    trib_op_take_roster(op, op->engine->roster);
     trib_partitioning_unref(op->cut); /* partitioning of its last start */
     op->cut = cut != NULL ? trib_partitioning_ref(cut) : NULL;
     op->contributors = atomic_load(&op->claim) != 0 ? 0

@@ -191,8 +191,8 @@ struct trib_op {
      * turn. */
     atomic_uint cores_booked;
     /* roster of the epoch in which the operation was begun, then of the epoch in which it completed; or NULL */
-    const trib_roster *roster;
-    uint32_t contributors; /* number of workers whose contributions are in the result */
+    const trib_roster *roster; /* held (trib_op_take_roster) */
+    uint32_t contributors;     /* number of workers whose contributions are in the result */
     /* a bit for each worker whose contribution is in the sums; late_count workers came too late (server/quorum.h) */
     unsigned char *in_sum;
     uint32_t late_count;    /* 0: in_sum is not read */
@@ -421,6 +421,8 @@ void trib_op_put_back(trib_op *op);
 /* Makes the operation's output fit the placed tensor: takes memory for it, or fails an operation whose buffers are too
  * small. Called before any core sees both the operation and the placement, with the engine's mutex held. */
 void trib_op_fit(trib_op *op);
+/* The operation reads that roster from now on, and no other one. NULL: it reads none. */
+void trib_op_take_roster(trib_op *op, const trib_roster *roster);
 /* Any core: fails the operation. Later failures are ignored. The text begins with the tensor's name. */
 void trib_op_fail(trib_op *op, trib_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* Returns the reason of the failure without the tensor's name. Valid once has_text is set. */

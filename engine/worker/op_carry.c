@@ -36,7 +36,7 @@ trib_status trib_carry_reserve(trib_op *op, const trib_op_params *params, trib_c
 {
     trib_engine *engine = op->engine;
     /* The setting is the coordinator's, which the roster brings. */
-    const bool may_continue = engine->roster == NULL || engine->roster->continues;
+    const bool may_continue = engine->roster == NULL || atomic_load(&engine->continues);
     op->kept = NULL;
     if (!may_continue || !overwrites_input(params, collective, tensor)) {
         return TRIB_OK;

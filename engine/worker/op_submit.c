@@ -69,7 +69,7 @@ static void fill_op(trib_op *op, const trib_request *request, int64_t now_ns)
     op->is_held = op->is_spent = false;
     op->number = ++engine->op_number;
     op->contributors = op->late_count = 0;
-    op->roster = engine->roster;
+    trib_op_take_roster(op, engine->roster);
     op->text[0] = '\0';
     atomic_init(&op->has_text, false); /* no core sees the operation before its post, which publishes these fields */
     const uint32_t cores = op->spread ? tensor->cores_used : engine->core_count;

@@ -78,7 +78,7 @@ static trib_group *make(trib_engine *engine, const trib_group_desc *desc)
     return group;
 }
 
-trib_status trib_rank_group_find_or_add(trib_engine *engine, const trib_group_desc *desc, const trib_roster *roster,
+trib_status trib_rank_group_find_or_add(trib_engine *engine, const trib_group_desc *desc, uint32_t epoch,
                                         uintptr_t *handle_out, trib_error *error)
 {
     pthread_mutex_lock(&engine->mutex);
@@ -88,7 +88,7 @@ trib_status trib_rank_group_find_or_add(trib_engine *engine, const trib_group_de
         pthread_mutex_unlock(&engine->mutex);
         return status;
     }
-    if (roster != NULL && engine->roster != roster) {
+    if (epoch != 0 && engine->roster->epoch != epoch) {
         status = trib_error_set(error, TRIB_EPOCH_CHANGED,
                                 "group \"%s\": the membership has changed, and its ranks with it: create it anew, with "
                                 "the ranks of this epoch",

@@ -47,11 +47,10 @@ struct trib_group {
     struct trib_tensor *waiting; /* tensors to be declared when it is made */
 };
 
-/* roster: the one whose ranks the caller has compared the description with, as the epoch may have changed since; NULL:
- * the first one has yet to come. */
-TRIB_CHECKED trib_status trib_rank_group_find_or_add(trib_engine *engine, const trib_group_desc *desc,
-                                                     const trib_roster *roster, uintptr_t *handle_out,
-                                                     trib_error *error);
+/* epoch: of the roster whose ranks the caller has compared the description with, as it may have changed since; 0: the
+ * first one has yet to come. */
+TRIB_CHECKED trib_status trib_rank_group_find_or_add(trib_engine *engine, const trib_group_desc *desc, uint32_t epoch,
+                                                     uintptr_t *handle_out, trib_error *error);
 /* *group_out is the group of the handle, NULL for 0. It is not released before trib_rank_group_let_go, which the same
  * call of the program must follow with. */
 TRIB_CHECKED trib_status trib_rank_group_hold(trib_engine *engine, uintptr_t handle, trib_group **group_out,
@@ -88,8 +87,8 @@ static inline uint32_t trib_rank_group_place(const trib_engine *engine, const tr
 /* Roots must be below this number: the count of ranks, lost ones included where ranks stay as they were. */
 static inline uint32_t trib_rank_group_roots(const trib_engine *engine, const trib_group *group)
 {
-    const trib_roster *roster = engine->roster;
-    return group == NULL && roster != NULL ? roster->ranks_used : trib_rank_group_count(engine, group);
+    const uint32_t used = atomic_load(&engine->ranks_used);
+    return group == NULL && used > 0 ? used : trib_rank_group_count(engine, group);
 }
 
 /* The rank of the worker at a place of the group. */

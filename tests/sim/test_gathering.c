@@ -270,6 +270,46 @@ static void a_member_of_an_old_epoch_takes_no_place(void **state)
     sim_job_free(job);
 }
 
+enum { MANY = 40, CUT_OFF = 17 };
+
+static void logs_at_rank_0(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
+{
+    (void)job;
+    (void)link;
+    config->log_level = member == 0 ? TRIB_LOG_WARN : TRIB_LOG_NONE;
+    config->log_cb = on_log;
+}
+
+static bool both_deaths_are_known(sim_job *job, void *unused)
+{
+    const trib_formation *formation = &job->members[0].engine->formation;
+    (void)unused;
+    return is_epoch_over(job, NULL) && !formation->expected[MANY - 1] && !formation->expected[MANY - 2];
+}
+
+/* Two workers die, and so many of lower ranks are cut off that attempts to reach these hang. The epoch ends with the
+ * first death, and the other one is known soon all the same. */
+static void members_that_hang_hide_no_death(void **state)
+{
+    (void)state;
+    sim_job_config config = sim_job_config_default(MANY, 0);
+    config.engine.survive = TRIB_SURVIVE_WORKERS;
+    config.tweak = logs_at_rank_0;
+    memset(host_log, 0, sizeof host_log);
+    sim_job *job = sim_bed_open(&config);
+    for (uint32_t i = 1; i <= CUT_OFF; i++) {
+        trib_sim_node_regroup(job->members[i].node, 1);
+    }
+    sim_job_kill(job, MANY - 1);
+    sim_job_kill(job, MANY - 2);
+    if (!sim_job_run(job, trib_sim_now(job->sim) + 2 * SECOND, both_deaths_are_known, NULL)) {
+        fail_msg("a death is not known: %s", host_log);
+    }
+    expect(host_log, "its address refuses");
+    assert_true(sim_job_close(job, 60 * SECOND));
+    sim_job_free(job);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -278,6 +318,7 @@ int main(void)
         cmocka_unit_test(no_place_of_another_is_taken),
         cmocka_unit_test(a_joiner_that_comes_and_goes_gives_no_time),
         cmocka_unit_test(a_member_of_an_old_epoch_takes_no_place),
+        cmocka_unit_test(members_that_hang_hide_no_death),
     };
     return cmocka_run_group_tests_name("gathering", tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /*
  * test_probe.c - who is asked for signs of life, and what counts as one: a process that is slow, or is reached at its
  * last address only, lives. Refusals count in a row, and a lack of this process's own says nothing about another one.
+ * Many that do not answer take turns with the attempts that there are.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "engine/base/half_open.h"
 #include "engine/membership/election_internal.h"
 #include "engine/membership/probe.h"
 
@@ -16,8 +18,8 @@
 #define MICROSECOND INT64_C(1000)
 #define TIMEOUT_NS (4 * SECOND)
 #define TURN_NS (SECOND / 20)
-#define MEMBERS 200u
-#define LINKS_MAX 1000u
+#define MEMBERS 600u
+#define LINKS_MAX 4000u
 
 /* ---- Links that the test plays ---- */
 
@@ -250,37 +252,101 @@ static void refusals_count_in_a_row(void **state)
 
 /* ---- Many that do not answer ---- */
 
-/* The candidate hears of nobody, and asks each of the others within a second all the same. */
+typedef struct candidate_bed {
+    bed base;
+    trib_roster *roster;
+    trib_election *election;
+} candidate_bed;
+
+static bool candidate_open(candidate_bed *self)
+{
+    bed_open(&self->base);
+    self->roster = trib_roster_create(MEMBERS);
+    self->election = calloc(1, sizeof *self->election + MEMBERS * sizeof(trib_vote));
+    self->base.engine->formation.gone = calloc(MEMBERS, sizeof(bool));
+    if (self->roster == NULL || self->election == NULL || self->base.engine->formation.gone == NULL) {
+        fail_msg("out of memory");
+        return false; /* not reached; for analysers that do not know fail_msg */
+    }
+    self->roster->worker_count = MEMBERS;
+    self->roster->peer_timeout_ns = TIMEOUT_NS;
+    self->election->core = &self->base.core;
+    self->election->roster = self->roster;
+    return true;
+}
+
+static void candidate_close(candidate_bed *self)
+{
+    trib_election_end_asking(self->election);
+    free(self->base.engine->formation.gone);
+    free(self->election);
+    free(self->roster);
+    bed_close(&self->base);
+}
+
+static uint32_t count_attempts(void)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < link_count; i++) {
+        count += links[i]->state != TRIB_LINK_CLOSING;
+    }
+    return count;
+}
+
+static void run_turns(const candidate_bed *self, int64_t for_ns)
+{
+    for (const int64_t until_ns = time_ns + for_ns; time_ns < until_ns; time_ns += TURN_NS) {
+        const uint32_t before = link_count;
+        trib_election_ask_members(self->election, false);
+        assert_true(link_count - before <= 64);
+        assert_true(count_attempts() <= trib_half_open_max());
+    }
+}
+
+/* The candidate hears of nobody, has descriptors for some at a time, and asks each of the others soon all the same. */
 static void all_are_asked_soon(void **state)
 {
     (void)state;
-    bed self;
-    bed_open(&self);
-    trib_roster *roster = trib_roster_create(MEMBERS);
-    trib_election *election = calloc(1, sizeof *election + MEMBERS * sizeof(trib_vote));
-    self.engine->formation.gone = calloc(MEMBERS, sizeof(bool));
-    if (roster == NULL || election == NULL || self.engine->formation.gone == NULL) {
-        fail_msg("out of memory");
+    candidate_bed self;
+    if (!candidate_open(&self)) {
         return; /* not reached; for analysers that do not know fail_msg */
     }
-    roster->worker_count = MEMBERS;
-    roster->peer_timeout_ns = TIMEOUT_NS;
-    election->core = &self.core;
-    election->roster = roster;
-    for (const int64_t until_ns = time_ns + SECOND; time_ns < until_ns; time_ns += TURN_NS) {
-        const uint32_t before = link_count;
-        trib_election_ask_members(election, false);
-        assert_true(link_count - before <= 64);
-    }
+    assert_true(MEMBERS > trib_half_open_max());
+    run_turns(&self, (MEMBERS / trib_half_open_max() + 1) * SECOND);
     for (uint32_t i = 1; i < MEMBERS; i++) {
-        assert_non_null(election->probes[i].link);
+        assert_true(self.election->probes.each[i].began_ns != 0);
     }
-    assert_null(election->probes[0].link); /* its own */
-    trib_election_end_asking(election);
-    free(self.engine->formation.gone);
-    free(election);
-    free(roster);
-    bed_close(&self);
+    assert_int_equal(self.election->probes.each[0].began_ns, 0); /* its own */
+    candidate_close(&self);
+}
+
+/* Many members hang, so each has its attempts in turns. One counts as silent when it has not answered the second one
+ * either: it may have lived in between. */
+static void one_that_waits_for_its_turn_is_not_silent(void **state)
+{
+    (void)state;
+    candidate_bed self;
+    if (!candidate_open(&self)) {
+        return; /* not reached; for analysers that do not know fail_msg */
+    }
+    const uint32_t member = MEMBERS - 1;
+    self.election->votes[1].has_voted = true; /* not all are silent */
+    run_turns(&self, TURN_NS);
+    const trib_probe *probe = &self.election->probes.each[member];
+    for (int64_t left_ns = 4 * TIMEOUT_NS; probe->began_ns == 0 && left_ns > 0; left_ns -= TURN_NS) {
+        run_turns(&self, TURN_NS);
+    }
+    const int64_t first_ns = probe->began_ns;
+    for (int64_t left_ns = 4 * TIMEOUT_NS; probe->began_ns == first_ns && left_ns > 0; left_ns -= TURN_NS) {
+        run_turns(&self, TURN_NS);
+        assert_false(trib_election_is_silent(self.election, member));
+    }
+    assert_true(probe->began_ns - first_ns > TIMEOUT_NS);
+    run_turns(&self, SECOND - 2 * TURN_NS);
+    assert_false(trib_election_is_silent(self.election, member));
+    run_turns(&self, 3 * TURN_NS);
+    assert_true(trib_election_is_silent(self.election, member));
+    candidate_close(&self);
 }
 
 int main(void)
@@ -289,7 +355,7 @@ int main(void)
         cmocka_unit_test(a_slow_one_lives),       cmocka_unit_test(part_of_a_handshake_is_a_sign),
         cmocka_unit_test(a_stranger_gives_none),  cmocka_unit_test(each_address_has_its_time),
         cmocka_unit_test(own_lack_is_no_silence), cmocka_unit_test(refusals_count_in_a_row),
-        cmocka_unit_test(all_are_asked_soon),
+        cmocka_unit_test(all_are_asked_soon),     cmocka_unit_test(one_that_waits_for_its_turn_is_not_silent),
     };
     return cmocka_run_group_tests_name("signs of life", tests, NULL, NULL);
 }
