@@ -254,6 +254,58 @@ def discovery_adds_and_removes():
     assert output.count('finished after') == 3, output[-2000:]
 
 
+TRAINER = '''
+import os, signal, tributary, tributary.elastic
+
+@tributary.elastic.run
+def train(state, mark):
+    while state.epoch < 4 or tributary.size() < 3:
+        if state.epoch == 2 and tributary.rank() == 1 and not os.path.exists(mark):
+            open(mark, 'x').close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        tributary.engine().barrier()
+        state.epoch += 1
+        state.commit()
+    return tributary.rank(), tributary.size(), os.path.exists(mark)
+
+def work(mark):
+    tributary.init()
+    return train(tributary.elastic.ObjectState(epoch=0), mark)
+
+def no_work():
+    pass
+'''
+RUNNER = '''
+import sys, tributary, trainer
+if sys.argv[1:]:
+    print('returned', tributary.run(trainer.work, sys.argv[1:], hosts='localhost:3', min_num_proc=2, max_num_proc=3))
+else:
+    for text, wrong in (
+        ('exclude each other', dict(hosts='a', host_discovery_script='b')),
+        ('max_num_proc=2 needs a min_num_proc', dict(max_num_proc=2)),
+        ('max_num_proc=2 needs a min_num_proc', dict(min_np=3, max_np=2)),
+        ('slots=2: the discovery script must print', dict(host_discovery_script='a', slots=2)),
+    ):
+        try:
+            tributary.run(print, **wrong)
+        except ValueError as problem:
+            assert text in str(problem), problem
+        else:
+            raise AssertionError(text)
+    tributary.run(trainer.no_work, min_num_proc=1)
+'''
+
+
+def function_in_an_elastic_job():
+    """tributary.run with min_num_proc gives the results of that many workers; a lost one has come back before. The
+    function lies beside the script."""
+    write('trainer.py', TRAINER)
+    command = [PYTHON, write('runner.py', RUNNER)]
+    output = python_bed.run([*command, os.path.join(FOLDER.name, 'mark')], python_bed.environment())
+    assert 'returned [(0, 3, True), (1, 3, True)]' in output, output[-2500:]
+    assert 'the function has not called init()' in python_bed.run(command, python_bed.environment(), statuses=(1,))
+
+
 def random_kills():
     elastic_soak.run(seed=3, changes=5, workers=3)
 
@@ -292,6 +344,7 @@ def main():
                 too_few_end_the_job,
                 goes_on_without_a_bad_host,
                 discovery_adds_and_removes,
+                function_in_an_elastic_job,
                 random_kills,
                 script_stops_at_its_limit,
             )

@@ -90,12 +90,15 @@ def data_parallel(rank, size):
         return torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Tanh(), torch.nn.Linear(16, 4))
 
     expected = trained(model(), lambda step: [batch(step, r) for r in range(size)])
-    got = trained(torch.nn.parallel.DistributedDataParallel(model()), lambda step: [batch(step, rank)])
-    assert torch.allclose(got, expected, atol=1e-5)
-    least, most = got.clone(), got.clone()
-    dist.all_reduce(least, dist.ReduceOp.MIN)
-    dist.all_reduce(most, dist.ReduceOp.MAX)
-    assert torch.equal(least, most)
+    # A compiled model calls the group from within compiled code, when it has made its buckets.
+    for compiled in lambda wrapped: wrapped, lambda wrapped: torch.compile(wrapped, backend='eager'):
+        parallel = compiled(torch.nn.parallel.DistributedDataParallel(model()))
+        got = trained(parallel, lambda step: [batch(step, rank)])
+        assert torch.allclose(got, expected, atol=1e-5)
+        least, most = got.clone(), got.clone()
+        dist.all_reduce(least, dist.ReduceOp.MIN)
+        dist.all_reduce(most, dist.ReduceOp.MAX)
+        assert torch.equal(least, most)
 
 
 def sparse(rank, size):

@@ -1,6 +1,7 @@
 """Cases of tributary.jax that every worker of a job runs. Each compares with what a worker computes by itself."""
 
 import concurrent.futures
+import importlib.util
 import os
 import sys
 import threading
@@ -222,6 +223,30 @@ def trains(rank, size):
     assert jax.tree.all(jax.tree.map(lambda a, b: jnp.allclose(a, b, atol=1e-5), parameters, alone))
     least, most = trib.allreduce(parameters, trib.Min), trib.allreduce(parameters, trib.Max)
     assert jax.tree.all(jax.tree.map(lambda a, b: (a == b).all(), least, most))
+
+
+def keys_travel(rank, size):
+    mine = {'key': jax.random.split(jax.random.key(rank), 3), 'array': of(rank, (3,)), 'none': None}
+    for function in trib.broadcast_parameters, jax.jit(trib.broadcast_parameters):
+        got = function(mine)
+        assert got['key'].dtype == mine['key'].dtype and equal(got['array'], numbers(0, (3,))), got
+        expected = jax.random.key_data(jax.random.split(jax.random.key(0), 3))
+        assert equal(jax.random.key_data(got['key']), np.asarray(expected)), got
+    python_bed.refused(tributary.ArgumentError, (lambda: trib.allreduce(mine), 'key<fry>'))
+
+
+def further_arguments_come_through(rank, size):
+    """An optimizer in optax.chain gets `value` and the like, and one that takes none is not given any."""
+    if IS_GPU and importlib.util.find_spec('optax') is None:
+        return
+    import optax
+
+    plateau = trib.DistributedOptimizer(optax.contrib.reduce_on_plateau(patience=1))
+    sgd = trib.DistributedOptimizer(optax.sgd(0.5))
+    for optimizer in optax.chain(plateau, sgd), optax.chain(trib.allreduce_gradients(), optax.sgd(0.5)):
+        state = optimizer.init(jnp.ones(3))
+        updates, _ = jax.jit(optimizer.update)(of(rank, (3,)), state, jnp.ones(3), value=jnp.float32(1))
+        assert np.allclose(updates, -0.5 * total((3,)) / size), updates
 
 
 def like_gradients_in_one_program(rank, size):
@@ -454,6 +479,8 @@ if __name__ == '__main__':
         many_at_once,
         computations_do_not_wait_for_each_other,
         trains,
+        keys_travel,
+        further_arguments_come_through,
         like_gradients_in_one_program,
         codecs,
         functions_in_programs,

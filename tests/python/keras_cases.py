@@ -187,6 +187,26 @@ def built_in_the_first_batch(rank, size):
     assert np.array_equal(model.get_weights()[0], np.full((3, 2), size)), model.get_weights()
 
 
+def scaled_losses(rank, size):
+    """A step whose gradients are infinite on one worker is left out on all, whichever of the two wraps the other."""
+    scaler = keras.optimizers.LossScaleOptimizer
+    wrappers = (
+        lambda inner: scaler(trib.DistributedOptimizer(inner), initial_scale=4.0),
+        lambda inner: trib.DistributedOptimizer(scaler(inner, initial_scale=4.0)),
+    )
+    x, y = np.full((8, 4), rank + 1.0, 'float32'), np.ones((8, 3), 'float32')
+    x[4:] = np.inf if rank == 0 else 1.0  # the second of two batches
+    for wrap in wrappers:
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+        before = model.get_weights()[0]
+        model.compile(wrap(keras.optimizers.SGD(0.1)), 'mse', jit_compile=False)
+        model.fit(x, y, batch_size=4, epochs=2, shuffle=False, verbose=0)
+        weights = model.get_weights()[0]
+        assert float(model.optimizer.dynamic_scale) == 1.0 and np.isfinite(weights).all(), weights
+        assert not np.array_equal(weights, before) and np.array_equal(trib.allreduce(weights, 'same'), weights)
+
+
 def main():
     trib.init()
     rank, size, rows, steps = trib.rank(), trib.size(), 8, 10
@@ -223,6 +243,7 @@ def main():
     momentum_follows_the_rate(rank, size)
     optimizers_of_keras_2(rank, size)
     unused_and_compiled(rank, size)
+    scaled_losses(rank, size)
     wrong_use_is_told(rank, size)
     built_in_the_first_batch(rank, size)
     count, untyped = python_bed.untyped(trib)

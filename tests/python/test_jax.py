@@ -112,7 +112,7 @@ def all_cases(python, workers, *options, devices=1, only=(), is_group=False):
         output = on_gpus(python, workers, only, options, is_group)
     else:
         output = on_processors(python, workers, only, options, devices)
-    assert output.count('is right') == (len(only) or 17) * workers, output[-1500:]
+    assert output.count('is right') == (len(only) or 19) * workers, output[-1500:]
 
 
 def main():

@@ -27,6 +27,7 @@ CASES = (
     'uneven_data',
     'gradients_flow',
     'optimizer_equals_one_process',
+    'scaler_of_gradients_waits_for_sums',
     'cross_barrier',
     'closures',
     'accumulation_and_unused',

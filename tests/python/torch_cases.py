@@ -329,6 +329,7 @@ CASES = [
     uneven_data,
     gradients_flow,
     training.optimizer_equals_one_process,
+    training.scaler_of_gradients_waits_for_sums,
     training.cross_barrier,
     training.closures,
     training.accumulation_and_unused,

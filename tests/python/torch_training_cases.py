@@ -49,6 +49,30 @@ def train(wrap, make_optimizer, steps=12):
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
+def scaler_of_gradients_waits_for_sums():
+    """It divides gradients by its scale in place, and all workers leave a step out that is infinite on one of them.
+    Fused optimizers do the dividing themselves. A script may clip in between."""
+    for make in OPTIMIZERS + (lambda model: torch.optim.AdamW(model.parameters(), lr=0.01, fused=True),):
+        expected = trained_alone(make, 6)
+        for clips in False, True:
+            torch.manual_seed(3)
+            model = digits_model()
+            optimizer = trib.DistributedOptimizer(make(model), model.named_parameters())
+            scaler = torch.amp.GradScaler(torch.get_default_device().type, init_scale=1024.0)
+            for step in batches(6):
+                for factor in float('inf') if trib.rank() == 0 else 1.0, 1.0:
+                    optimizer.zero_grad()
+                    scaler.scale(loss_of(model, step[trib.rank()]) * factor).backward()
+                    if clips:
+                        scaler.unscale_(optimizer)
+                        torch.nn.utils.clip_grad_norm_(model.parameters(), 1e4)
+                    scaler.step(optimizer)
+                    scaler.update()
+            assert scaler.get_scale() == 1024.0 / 2**6, scaler.get_scale()
+            got = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+            assert same_on_all(got) and torch.allclose(got, expected, rtol=1e-4, atol=1e-5), (make, clips)
+
+
 def optimizer_equals_one_process():
     for make in OPTIMIZERS:
         expected = trained_alone(make, 12)

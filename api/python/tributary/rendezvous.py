@@ -22,6 +22,7 @@ class Rendezvous:
         self._socket = socket.create_connection((host, int(port)), _CONNECT_SECONDS)
         self._rest, self._attempt, self._void, self._change = b'', 0, 0, None
         self._process, self._has_worked = os.getpid(), False
+        self.rank = None  # in the last attempt
         number = secrets.token_hex(16)
         theirs = self._receive()['number']
         self._send(worker=worker, number=number, proof=_proof(token, 'worker', theirs, number))
@@ -38,7 +39,7 @@ class Rendezvous:
             if 'leave' in message:
                 raise SystemExit(0)
             if 'attempt' in message:
-                self._attempt = message['attempt']
+                self._attempt, self.rank = message['attempt'], message['rank']
                 return message
 
     def is_void(self):

@@ -9,10 +9,11 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import objects
+from . import objects, rendezvous
 from ._library import beside
 from .errors import ArgumentError, TributaryError
 
+_WORKERS_MAX = 4096  # of a job
 _MAIN = 'from tributary import runner; runner._work(*__import__("sys").argv[1:])'
 
 
@@ -26,25 +27,51 @@ def run(
     env: dict[str, str] | None = None,
     executable: str | None = None,
     np: int | None = None,
+    *,
+    min_num_proc: int | None = None,
+    max_num_proc: int | None = None,
+    host_discovery_script: str | None = None,
+    slots: int | None = None,
+    min_np: int | None = None,
+    max_np: int | None = None,
     **_unused: Any,
 ) -> list[Any]:
     """Calls func(*args, **kwargs) in num_proc (or np) workers and returns what each of them returned, in order of rank.
     The function calls init() itself. Several hosts ("a:2,b:2", or a host file) need a folder for temporary files that
-    all of them see. TributaryError if a worker fails. Functions of the program itself need cloudpickle. Further
-    arguments of Horovod's are taken and have no meaning."""
-    count = num_proc or np or 1
-    if hosts and hostfile:
-        raise ArgumentError('run: hosts and hostfile exclude each other')
+    all of them see. TributaryError if a worker fails. Functions of the program itself need cloudpickle.
+
+    With min_num_proc or host_discovery_script the job is elastic: it trains while that many workers are there
+    (num_proc by default), with at most max_num_proc (all slots of the hosts by default). Then the results are those of
+    the first min_num_proc ranks at the end. Further arguments of Horovod's are taken and have no meaning."""
+    count = num_proc or np or min_num_proc or min_np or 1
+    least, most = min_num_proc or min_np or count, max_num_proc or max_np
+    is_elastic = host_discovery_script is not None or (min_num_proc or min_np) is not None
+    if (hosts is not None) + (hostfile is not None) + (host_discovery_script is not None) > 1:
+        raise ArgumentError('run: hosts, hostfile and host_discovery_script exclude each other')
+    if most is not None and (not is_elastic or most < least):
+        raise ArgumentError('run: max_num_proc=%d needs a min_num_proc that is not larger' % most)
+    if slots is not None and host_discovery_script is not None:
+        raise ArgumentError('run: slots=%d: the discovery script must print the slots of each host, "a:2"' % slots)
     with tempfile.TemporaryDirectory() as folder:
         with open(folder + '/call', 'wb') as file:
             file.write(objects.dumps((func, tuple(args), dict(kwargs or {}))))
         place = ['-H', hosts] if hosts else ['--hostfile', hostfile] if hostfile else []
+        if is_elastic:
+            has_hosts = place or host_discovery_script is not None
+            place += ['--elastic', '%d:%d' % (least, most or (_WORKERS_MAX if has_hosts else max(least, count)))]
+            place += [] if host_discovery_script is None else ['--discover', host_discovery_script]
+        else:
+            place += ['-n', str(count)]
         python = [executable or sys.executable, '-c', _MAIN, folder]
-        command = [beside('tributary'), 'run', '-n', str(count), *place, '--', *python]
-        status = subprocess.run(command, env=dict(os.environ if env is None else env)).returncode
+        command = [beside('tributary'), 'run', *place, '--', *python]
+        variables = dict(os.environ if env is None else env)
+        if executable is None:  # the function may be one of a module beside the script: workers look where this does
+            folders = [*map(os.path.abspath, sys.path), variables.get('PYTHONPATH', '')]
+            variables['PYTHONPATH'] = os.pathsep.join(filter(None, folders))
+        status = subprocess.run(command, env=variables).returncode
         if status != 0:
             raise TributaryError('run: a worker ended with status %d; its output says why' % status)
-        return [_result(os.path.join(folder, str(rank))) for rank in range(count)]
+        return [_result(os.path.join(folder, str(rank))) for rank in range(least if is_elastic else count)]
 
 
 def _result(path):
@@ -59,5 +86,11 @@ def _work(folder):
     with open(folder + '/call', 'rb') as file:
         func, arguments, keywords = objects.loads(file.read())
     result = func(*arguments, **keywords)
-    with open(os.path.join(folder, os.environ['TRIB_RANK']), 'wb') as file:
+    launcher = rendezvous.mine()
+    rank = os.environ['TRIB_RANK'] if launcher is None else launcher.rank
+    if rank is None:
+        raise TributaryError(
+            'run: the function has not called init(), by which the workers of an elastic job get ranks'
+        )
+    with open(os.path.join(folder, str(rank)), 'wb') as file:
         file.write(objects.dumps(result))

@@ -22,6 +22,10 @@ from .tensors import check, checked_name, type_of
 init, shutdown = job.init, job.shutdown
 
 
+def _is_key(leaf):
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
 def _apply(tree, name, kind, op, root, prefix, process_set, compression=None):
     """Does one thing with all arrays of a pytree. root: its place in the set."""
     if compression is not None:
@@ -87,10 +91,17 @@ def broadcast(
     name: str | None = None,
     process_set: ProcessSet | None = global_process_set,
 ) -> Any:
-    """Returns the root's arrays on every worker of a set; a pytree gives a pytree. root_rank: a rank of the job, also
-    in a set."""
+    """Returns the root's arrays on every worker of a set, keys of jax.random, too; a pytree gives a pytree. root_rank:
+    a rank of the job, also in a set."""
     process_set = resolve(process_set)
-    return _apply(tree, name, BROADCAST, None, process_set.root(root_rank), 'broadcast', process_set)
+    leaves, structure = jax.tree.flatten(tree)
+    data = jax.tree.unflatten(structure, [jax.random.key_data(leaf) if _is_key(leaf) else leaf for leaf in leaves])
+    data = _apply(data, name, BROADCAST, None, process_set.root(root_rank), 'broadcast', process_set)
+    results = [
+        jax.random.wrap_key_data(result, impl=jax.random.key_impl(leaf)) if _is_key(leaf) else result
+        for leaf, result in zip(leaves, jax.tree.leaves(data))
+    ]
+    return jax.tree.unflatten(structure, results)
 
 
 def barrier() -> None:

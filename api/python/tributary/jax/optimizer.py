@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import itertools
+import sys
 from typing import Any
 
 from .._library import encoded
@@ -24,6 +25,12 @@ def _name_of(name):
     return name
 
 
+def _transformation(init, update):
+    """optax's own type where the program has optax: others would not hand on further arguments, such as `value`."""
+    optax = sys.modules.get('optax')
+    return getattr(optax, 'GradientTransformationExtraArgs', GradientTransformation)(init, update)
+
+
 def allreduce_gradients(
     op: str | None = Average, name: str | None = None, compression: Any = None
 ) -> GradientTransformation:
@@ -35,10 +42,10 @@ def allreduce_gradients(
     def init(_parameters):
         return ()
 
-    def update(gradients, state, parameters=None):
+    def update(gradients, state, parameters=None, **_extra):
         return allreduce(gradients, op, name, compression), state
 
-    return GradientTransformation(init, update)
+    return _transformation(init, update)
 
 
 def DistributedOptimizer(
@@ -51,10 +58,14 @@ def DistributedOptimizer(
     if not hasattr(optimizer, 'init') or not hasattr(optimizer, 'update'):
         raise ArgumentError("optimizer: it must be one of optax's form, with init and update, and is %r" % (optimizer,))
 
+    support = getattr(sys.modules.get('optax'), 'with_extra_args_support', None)
+    if support is not None:
+        optimizer = support(optimizer)
+
     def update(gradients, state, parameters=None, **extra):
         return optimizer.update(allreduce(gradients, op, name, compression), state, parameters, **extra)
 
-    return GradientTransformation(optimizer.init, update)
+    return _transformation(optimizer.init, update)
 
 
 def broadcast_parameters(parameters: Any, root_rank: int = 0) -> Any:

@@ -251,5 +251,22 @@ def _without_xla(make):
     return make_train_function
 
 
+def _on_all_workers(check):
+    """A scaler of the loss leaves a step out whose gradients are not finite: on all workers, or on none."""
+
+    @functools.wraps(check)
+    def check_finite(self, grads):
+        is_finite = check(self, grads)
+        kind = type(self.inner_optimizer)
+        if not hasattr(kind, '_reduces_gradients'):
+            return is_finite
+        return kind._is_zero_on_all(keras.ops.cast(keras.ops.logical_not(is_finite), 'float32'))
+
+    return check_finite
+
+
+_LossScaleOptimizer = getattr(keras.optimizers, 'LossScaleOptimizer', None)
+if hasattr(_LossScaleOptimizer, 'check_finite'):
+    _LossScaleOptimizer.check_finite = _on_all_workers(_LossScaleOptimizer.check_finite)
 if _backend == 'tensorflow':
     keras.Model.make_train_function = _without_xla(keras.Model.make_train_function)

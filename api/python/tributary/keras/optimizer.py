@@ -42,6 +42,14 @@ def distributed(
             return kind.apply(self, grads, None)  # it has not been built, or says what is wrong
         return kind.apply(self, exchanged(grads, variables), trainable_variables)
 
+    def stateless_apply(self, optimizer_variables, grads, trainable_variables):
+        """JAX's way. Keras's scaler of the loss does not come to apply() on it."""
+        grads = exchanged(list(grads), list(self.inner_optimizer._trainable_variables))
+        return kind.stateless_apply(self, optimizer_variables, grads, trainable_variables)
+
+    def is_zero_on_all(value):
+        return reduce([value])[0] == 0
+
     def apply_gradients(self, grads_and_vars, *arguments, **keywords):
         """Keras 2's way, which minimize() and fit() take as well."""
         pairs = list(grads_and_vars)
@@ -54,7 +62,14 @@ def distributed(
         locals_of.add(id(variable))
 
     way = apply if hasattr(kind, 'apply') else apply_gradients
-    contents = {way.__name__: way, 'register_local_var': register_local_var, '_reduces_gradients': True}
+    contents = {
+        way.__name__: way,
+        '_is_zero_on_all': staticmethod(is_zero_on_all),
+        'register_local_var': register_local_var,
+        '_reduces_gradients': True,
+    }
+    if hasattr(optimizer, 'inner_optimizer') and hasattr(kind, 'stateless_apply'):
+        contents['stateless_apply'] = stateless_apply
     made = type(kind.__name__, (kind,), dict(contents, __module__=kind.__module__))
     config = optimizer.get_config()
     if passes != 1:

@@ -7,6 +7,7 @@ import datetime
 import os
 import socket
 import time
+import types
 
 import torch
 import torch.distributed as dist
@@ -432,4 +433,18 @@ def create(opts, _backend_options=None):
     return ProcessGroup(engine, rank, size)
 
 
+def _keep_from_compiler(kind):
+    """A compiled module that calls a method, as DistributedDataParallel does from C++, would have it compiled, too: the
+    compiler ends then, as it lets nobody read attributes of a group. Importing torch._dynamo for its decorator would
+    cost seconds."""
+    frames = torch._C._dynamo.eval_frame
+    if hasattr(frames, 'set_code_exec_strategy'):
+        skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
+        for function in vars(kind).values():
+            if isinstance(function, types.FunctionType):
+                frames.set_code_exec_strategy(function.__code__, skip)
+
+
+_keep_from_compiler(ProcessGroup)
+_keep_from_compiler(Work)
 tributary_torch.register()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import warnings
 from collections.abc import Iterable
 from typing import Any
@@ -231,6 +232,21 @@ class _Exchange:
             self.delays[parameter] = passes
 
 
+_Scaler = getattr(torch.amp, 'GradScaler', torch.cuda.amp.GradScaler)
+_unscale = _Scaler._unscale_grads_
+
+
+@functools.wraps(_unscale)
+def _unscale_sums(scaler, optimizer, *arguments):
+    """A scaler of gradients divides them in place and looks for infinite ones: not before their sums have come."""
+    if hasattr(optimizer, '_finish_for_scaler'):
+        optimizer._finish_for_scaler()
+    return _unscale(scaler, optimizer, *arguments)
+
+
+_Scaler._unscale_grads_ = _unscale_sums
+
+
 class _DistributedOptimizer(torch.optim.Optimizer):
     """What the class that DistributedOptimizer() makes adds to the optimizer's own."""
 
@@ -250,6 +266,13 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._exchange.finish()
         self._is_synchronized = True
 
+    def _finish_for_scaler(self):
+        """Waits for sums that are under way, or that others wait for. The next step() finds gradients complete."""
+        is_awaited = self._should_synchronize and not (self._is_synchronized or self._is_unscaled)
+        if self._exchange.handles or is_awaited:
+            self._exchange.finish()
+            self._is_unscaled = True
+
     @contextlib.contextmanager
     def skip_synchronize(self):
         """Inside, step() does not wait for gradients: synchronize() was called before."""
@@ -261,7 +284,9 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     def step(self, closure=None):
         """Waits for the gradients' sums and updates the parameters."""
-        if self._should_synchronize:
+        is_complete = self._is_unscaled and not self._exchange.handles
+        self._is_unscaled = False
+        if self._should_synchronize and not is_complete:
             if self._is_synchronized:
                 warnings.warn(
                     'optimizer.step() called without optimizer.skip_synchronize() after optimizer.synchronize(): the '
@@ -285,6 +310,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             raise RuntimeError(
                 'zero_grad() was called between backward() and step() or synchronize(): a sum would be lost'
             )
+        self._is_unscaled = False
         return super(self.__class__, self).zero_grad(*arguments, **keywords)
 
 
@@ -355,5 +381,5 @@ def DistributedOptimizer(
         process_set,
     )
     made._parameter_names = {parameter: name for name, parameter in named}
-    made._is_synchronized, made._should_synchronize = False, True
+    made._is_synchronized, made._should_synchronize, made._is_unscaled = False, True, False
     return made
