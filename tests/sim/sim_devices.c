@@ -51,6 +51,8 @@ void sim_devices_open(sim_devices *self, sim_job_config *config, uint32_t local_
 
 static const uintptr_t apart = (uintptr_t)1 << 52; /* no process has memory there */
 
+uint32_t sim_devices_jobs[TRIB_DEVICE_KIND_COUNT];
+
 static void submit_apart(trib_device *device, trib_device_job *job)
 {
     if (job->kind == TRIB_DEVICE_TO_HOST || job->kind == TRIB_DEVICE_ENCODE) {
@@ -60,6 +62,7 @@ static void submit_apart(trib_device *device, trib_device_job *job)
     } else {
         assert_int_equal(job->kind, TRIB_DEVICE_WAIT);
     }
+    sim_devices_jobs[job->kind]++;
     trib_device_host_ops.submit(device, job);
 }
 

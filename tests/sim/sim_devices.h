@@ -16,6 +16,9 @@ typedef struct sim_devices {
     void (*tweak)(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link);
 } sim_devices;
 
+/* By kind: the jobs that attached devices have had. */
+extern uint32_t sim_devices_jobs[TRIB_DEVICE_KIND_COUNT];
+
 /* Gives each worker of the job a device, and sets the pace. `local_size` workers share a machine. The job's own tweak
  * goes on working. One job at a time has devices. */
 void sim_devices_open(sim_devices *self, sim_job_config *config, uint32_t local_size);

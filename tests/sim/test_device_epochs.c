@@ -256,12 +256,97 @@ static void device_that_hangs_costs_its_worker(void **state)
     }
 }
 
+/* ---- Whose setting counts ---- */
+
+enum { FOUR = 4 };
+
+static void disagree(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
+{
+    (void)link;
+    const bool goes_on = *(const bool *)job->config.user;
+    config->survive = goes_on == (member == 0) ? TRIB_SURVIVE_WORKERS : TRIB_SURVIVE_NOTHING;
+}
+
+static trib_status begin(sim_job *job, uint32_t rank, bool sums, exchange *what)
+{
+    trib_op_params params;
+    trib_tensor_desc desc;
+    trib_tensor_desc_init(&desc, sizeof desc);
+    trib_op_params_init(&params, sizeof params);
+    desc.name = sums ? "for all" : "for one";
+    desc.dtype = TRIB_INT32;
+    desc.count = COUNT;
+    desc.flags = TRIB_TENSOR_DEVICE;
+    params.input = params.output = what->buffer;
+    params.done_cb = sim_bed_on_done;
+    params.user = what;
+    trib_engine *engine = job->members[rank].engine;
+    const trib_status status = trib_tensor_declare(engine, &desc, &params.tensor, NULL);
+    return status != TRIB_OK ? status : (sums ? trib_push_pull : trib_reduce_to)(engine, &params, NULL, NULL);
+}
+
+static bool are_over(sim_job *job, void *argument)
+{
+    const exchange *what = argument;
+    (void)job;
+    return what[0].done > 0 && what[1].done > 0 && what[2].done > 0 && what[3].done > 0;
+}
+
+/* Operations are submitted before the roster says what the coordinator's process has. Ranks of a machine sum on their
+ * devices first, or none does; both give the sum. What devices cannot do is refused, then or later. */
+static void setting_is_the_coordinators(void **state)
+{
+    (void)state;
+    for (uint32_t kind = 0; kind < 2; kind++) {
+        bool goes_on = kind == 0;
+        sim_devices devices;
+        exchange sums[FOUR], ones[FOUR];
+        sim_job_config config = sim_job_config_default(FOUR, 0);
+        trib_error error;
+        config.per_machine = 2;
+        config.tweak = disagree;
+        config.user = &goes_on;
+        sim_devices_open(&devices, &config, 2);
+        sim_job *job = sim_job_open(&config, &error);
+        assert_non_null(job);
+        for (uint32_t rank = 0; rank < FOUR; rank++) {
+            sums[rank] = (exchange){.buffer = calloc(COUNT, sizeof(int32_t))};
+            ones[rank] = (exchange){.buffer = calloc(COUNT, sizeof(int32_t))};
+            for (uint32_t i = 0; i < COUNT; i++) {
+                sums[rank].buffer[i] = (int32_t)(i + rank);
+            }
+            assert_int_equal(begin(job, rank, true, &sums[rank]), TRIB_OK);
+            const bool is_taken = goes_on == (rank == 0); /* it takes its own setting for the job's */
+            assert_int_equal(begin(job, rank, false, &ones[rank]), is_taken ? TRIB_OK : TRIB_UNSUPPORTED);
+        }
+        assert_true(sim_job_run(job, 30 * SECOND, are_over, sums));
+        for (uint32_t rank = 0; rank < FOUR; rank++) {
+            assert_int_equal(sums[rank].status, TRIB_OK);
+            for (uint32_t i = 0; i < COUNT; i++) {
+                assert_int_equal(sums[rank].buffer[i], (int32_t)(FOUR * i + 6));
+            }
+            assert_true(goes_on || rank == 0 || ones[rank].status == TRIB_UNSUPPORTED);
+            assert_true(!goes_on || rank == 0 || begin(job, rank, false, &ones[rank]) == TRIB_OK);
+        }
+        assert_true(!goes_on || sim_job_run(job, trib_sim_now(job->sim) + 30 * SECOND, are_over, ones));
+        assert_true(!goes_on || ones[0].status == TRIB_OK);
+        assert_true(sim_job_close(job, 20 * SECOND));
+        sim_job_free(job);
+        sim_devices_close(&devices);
+        for (uint32_t rank = 0; rank < FOUR; rank++) {
+            free(sums[rank].buffer);
+            free(ones[rank].buffer);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(late_streams_delay_no_epoch),
         cmocka_unit_test(operations_go_on_when_their_streams_come),
         cmocka_unit_test(device_that_hangs_costs_its_worker),
+        cmocka_unit_test(setting_is_the_coordinators),
     };
     return cmocka_run_group_tests_name("devices and epochs", tests, NULL, NULL);
 }
