@@ -18,7 +18,7 @@ static void worker_dies(void **state)
                                     .gives_up = (kind & 2) != 0,
                                     .in_place = (kind & 1) != 0,
                                     .reactors = 1 + kind / 4 % 2};
-        go_on_sweep(&what, 12);
+        go_on_sweep(&what, 6);
     }
 }
 
@@ -34,7 +34,7 @@ static void worker_of_two_on_a_machine_dies(void **state)
                                     .gives_up = (kind & 2) != 0,
                                     .in_place = (kind & 1) != 0,
                                     .reactors = 1 + kind % 2};
-        go_on_sweep(&what, 12);
+        go_on_sweep(&what, 6);
     }
 }
 
@@ -50,7 +50,7 @@ static void two_workers_die(void **state)
                                     .gives_up = (kind & 2) != 0,
                                     .in_place = (kind & 1) != 0,
                                     .reactors = 1 + kind % 2};
-        go_on_sweep(&what, 25);
+        go_on_sweep(&what, 12);
     }
 }
 
@@ -65,7 +65,7 @@ static void coordinator_beside_servers_dies(void **state)
                                     .on_devices = true,
                                     .in_place = (kind & 1) != 0,
                                     .reactors = 1 + kind % 2};
-        go_on_sweep(&what, 25);
+        go_on_sweep(&what, 12);
     }
 }
 
@@ -80,7 +80,7 @@ static void worker_joins(void **state)
                                     .on_devices = true,
                                     .in_place = (kind & 1) != 0,
                                     .reactors = 1 + kind % 2};
-        go_on_sweep(&what, 20);
+        go_on_sweep(&what, 10);
     }
 }
 
