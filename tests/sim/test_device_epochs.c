@@ -256,6 +256,40 @@ static void device_that_hangs_costs_its_worker(void **state)
     }
 }
 
+static bool all_are_over(sim_job *job, void *argument)
+{
+    const bed *self = argument;
+    (void)job;
+    bool over = true;
+    for (uint32_t rank = 0; rank < WORKERS; rank++) {
+        over = over && self->done[rank][0].done > 0;
+    }
+    return over;
+}
+
+/* A copy of the input that fails ends the operation on all, and nothing else. The next epoch has nothing of it. */
+static void device_that_fails_costs_its_operation(void **state)
+{
+    (void)state;
+    for (uint32_t kind = 0; kind < 2; kind++) {
+        bed self;
+        open_bed(&self, TRIB_SURVIVE_CONTINUE, kind == 1);
+        trib_host_world_fault(self.devices.world, 1, 0, TRIB_HOST_FAULT_FAIL);
+        hand_in(&self, 0, false);
+        assert_true(sim_job_run(self.job, 30 * SECOND, all_are_over, &self));
+        assert_int_equal(self.done[1][0].status, TRIB_SYSTEM);
+        for (uint32_t rank = 0; rank < WORKERS; rank++) {
+            assert_true(self.done[rank][0].status != TRIB_OK && self.done[rank][0].done == 1);
+        }
+        trib_host_world_fault(self.devices.world, 1, 0, TRIB_HOST_FAULT_NONE);
+        hand_in(&self, 1, false);
+        sim_job_kill(self.job, 4);
+        await(&self, 1, 0xf, TRIB_OK);
+        check(&self, 1, 0xf);
+        close_bed(&self);
+    }
+}
+
 /* ---- Whose setting counts ---- */
 
 enum { FOUR = 4 };
@@ -346,6 +380,7 @@ int main(void)
         cmocka_unit_test(late_streams_delay_no_epoch),
         cmocka_unit_test(operations_go_on_when_their_streams_come),
         cmocka_unit_test(device_that_hangs_costs_its_worker),
+        cmocka_unit_test(device_that_fails_costs_its_operation),
         cmocka_unit_test(setting_is_the_coordinators),
     };
     return cmocka_run_group_tests_name("devices and epochs", tests, NULL, NULL);
