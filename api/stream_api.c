@@ -12,10 +12,11 @@
 
 #define POLL_NS (50 * INT64_C(1000)) /* time for which a call that waits for a launch polls before it sleeps */
 
-/* Even if the operation's completion has not been announced. */
+/* Even if the operation's completion has not been announced. Where all workers have to be through with it
+ * (op_commit.h), this worker's cores are done before. */
 static bool is_over(const trib_op *op)
 {
-    return atomic_load(&op->cores_left) == 0;
+    return atomic_load(&op->is_complete);
 }
 
 static bool is_launched(const trib_op *op, uint32_t launches)

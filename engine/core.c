@@ -44,7 +44,7 @@ static void incoming_ready(trib_link *link)
     } else if (is_control && atomic_load(&core->engine->shrinks)) {
         trib_election_adopt(link);
     } else if (link->purpose == TRIB_PURPOSE_GROUP && core->engine->device != NULL && core->reactor->index == 0 &&
-               core->engine->config.local_size > 1) {
+               core->engine->config.local_size > 1 && !atomic_load(&core->engine->shrinks)) {
         trib_group_adopt(link);
     } else if (link->purpose == TRIB_PURPOSE_CALL) {
         trib_link_close(link, true, TRIB_OK, "the peer was called back");
@@ -301,13 +301,25 @@ static bool transport_is_idle(const trib_core *core)
 }
 
 /* Core 0 gives back operations that other cores were done with, so it is the last. */
-static bool may_be_closed(const trib_core *core)
+static bool may_be_closed(const trib_core *core, bool goes_on)
 {
     const trib_engine *engine = core->engine;
-    const bool is_through = atomic_load(&engine->device_jobs) == 0 && atomic_load(&engine->cores_open) == 1 &&
-                            atomic_load(&engine->ops_held) == 0 && atomic_load(&engine->settled_ops) == NULL;
+    /* Between two epochs these are waits for callers' streams, which may last. */
+    const bool has_jobs = !goes_on && atomic_load(&engine->device_jobs) > 0;
+    const bool is_through = !has_jobs && atomic_load(&engine->cores_open) == 1 && atomic_load(&engine->ops_held) == 0 &&
+                            atomic_load(&engine->settled_ops) == NULL;
     return core->host.links == NULL && core->op_cores == NULL && (core->reactor->index != 0 || is_through) &&
            transport_is_idle(core);
+}
+
+/* The job is over: the device gives up all jobs. */
+static void stop_device(const trib_core *core)
+{
+    trib_engine *engine = core->engine;
+    if (core->reactor->index == 0 && engine->device != NULL && !engine->device_stopped) {
+        engine->device_stopped = true;
+        engine->env.device->stop(engine->device, trib_status_is_orderly(core->ended_status));
+    }
 }
 
 /* The core has closed, and is to be opened again, unless the job ends before that. */
@@ -356,10 +368,14 @@ static void tick(trib_reactor *reactor, trib_timer *timer)
         trib_link_handshake_stop(&core->host);
     }
     const bool goes_on = atomic_load(&core->engine->changing);
+    if (!goes_on) { /* the job may have ended while the membership changed */
+        stop_device(core);
+    }
     if (core->closing && core->host.links == NULL && !goes_on) {
         stop_listening(core);
     }
-    if (core->closing && may_be_closed(core) && (goes_on || reactor->index != 0 || !trib_carry_abandon(core))) {
+    if (core->closing && may_be_closed(core, goes_on) &&
+        (goes_on || reactor->index != 0 || !trib_carry_abandon(core))) {
         if (goes_on) {
             timer->fired = await_reopening;
             trib_timer_arm(reactor, timer, now_ns + CLOSING_TICK_NS);
@@ -392,8 +408,8 @@ void trib_core_ended(trib_reactor *reactor, trib_post *post)
     if (reactor->index == 0) {
         trib_commit_fail_all(core, core->ended_status == TRIB_OK ? TRIB_CLOSED : core->ended_status, core->ended_text);
         trib_group_end(core, core->ended_status == TRIB_OK ? TRIB_CLOSED : core->ended_status, core->ended_text);
-        if (engine->device != NULL) {
-            engine->env.device->stop(engine->device, trib_status_is_orderly(core->ended_status));
+        if (!atomic_load(&engine->changing)) {
+            stop_device(core);
         }
         core->leave_by_ns = trib_now(reactor) + LEAVE_MOST_NS;
         leave(core, !trib_status_is_orderly(core->ended_status));

@@ -142,7 +142,7 @@ static trib_status open_device(trib_engine *engine, trib_error *error)
     const trib_device_params params = {.index = config->device_index,
                                        .rank = config->local_rank,
                                        .size = config->local_size,
-                                       .machine = config->rank / config->local_size,
+                                       .machine = config->rank < 0 ? 0 : config->rank / config->local_size,
                                        .kernels = engine->env.kernels,
                                        .logger = &engine->logger,
                                        .poll_window_max_ns = engine->env.poll_window_max_ns,
@@ -195,9 +195,6 @@ trib_status trib_engine_open(trib_engine *engine, const trib_env *env, const tri
 {
     engine->env = *env;
     engine->hooks = &hooks;
-    if (config->survive >= TRIB_SURVIVE_WORKERS) {
-        engine->env.device = NULL; /* the communicators of a machine's GPUs do not outlive one of them */
-    }
     engine->process = trib_fork_process();
     engine->done_fd = -1;
     pthread_condattr_t attributes;

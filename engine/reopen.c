@@ -2,7 +2,8 @@
  * reopen.c - see reopen.h.
  *
  * Core 0 frees what belongs to the epoch that is over, then each core closes and opens its own parts on its own
- * reactor, then core 0 joins the next epoch. Nothing else runs on the cores meanwhile: no operation is taken.
+ * reactor, then core 0 joins the next epoch. Nothing else runs on the cores meanwhile: no operation is taken. The
+ * device stays, with no job of the cores' but waits for callers' streams, which belong to operations (device_op.c).
  */
 #include "engine/reopen.h"
 
@@ -102,7 +103,7 @@ void trib_engine_reopen(trib_reactor *reactor, trib_post *post)
 {
     (void)reactor;
     trib_engine *engine = trib_container_of(post, trib_engine, formation.reopen_post);
-    trib_assert(engine->group == NULL && engine->device == NULL);
+    trib_assert(engine->group == NULL);
     trib_election_stop(engine);
     trib_coordinator_close(engine->coordinator);
     engine->coordinator = NULL;

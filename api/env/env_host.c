@@ -265,7 +265,7 @@ static void choose_polling(host *self, trib_env *env, trib_config *config)
 {
     config->busy_poll = self->place.plan.busy_poll;
     const bool has_gpu = env->device != NULL && trib_device_find_double(config->device) == NULL;
-    self->copies = has_gpu && config->worker_count != config->local_size;
+    self->copies = has_gpu && (config->worker_count != config->local_size || config->survive >= TRIB_SURVIVE_WORKERS);
     if (config->busy_poll_ns == 0 && has_gpu && !self->place.plan.crowded) {
         config->busy_poll_ns = GPU_BUSY_POLL_NS;
         env->poll_window_max_ns =

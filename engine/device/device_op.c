@@ -5,6 +5,10 @@
  * If the cores have nothing to do before the device has, the caller wakes only the device thread, which wakes the
  * cores. In an engine that has nothing else to do, the first bytes of a sum are copied to the host at once, while the
  * cores that push them wake up. These bytes go "ahead".
+ *
+ * A wait for a caller's stream belongs to the operation, and outlasts an epoch: the stream may come late, or never. An
+ * operation that keeps its input (op_carry.h) copies all of it to the host before a core reads it, so that the host has
+ * the whole input or the device has. That copy is a part of core 0's share of the round, which is not over before.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,50 +40,141 @@ trib_status trib_device_op_prepare(trib_op *op, trib_error *error)
 
 void trib_device_op_fill(trib_op *op)
 {
-    const uint32_t local_size = trib_engine_local_size(op->engine);
-    const bool is_broadcast = op->collective == TRIB_COLLECTIVE_BROADCAST;
     op->device->ahead_bytes = 0;
     op->device->root = TRIB_NO_MEMBER;
+}
+
+/* The call has checked it, but may have taken this process's setting for the job's. */
+static void check_shards(trib_op *op)
+{
+    const trib_tensor *tensor = op->tensor;
+    const bool sums_there = trib_engine_local_size(op->engine) > 1 && op->collective == TRIB_COLLECTIVE_ALL_REDUCE;
+    const bool has_room = op->reduce != TRIB_AVG || trib_dtype_is_float(tensor->dtype);
+    if (op->collective == TRIB_COLLECTIVE_REDUCE ||
+        (sums_there && !(has_room && op->engine->env.device->reduces(tensor->dtype, op->reduce)))) {
+        trib_op_fail(op, TRIB_UNSUPPORTED,
+                     "the GPUs of a machine cannot reduce it so; they need not where the coordinator's process has "
+                     "TRIB_SURVIVE=workers, as this one has");
+    }
+}
+
+void trib_device_op_fit(trib_op *op)
+{
     if (op->tensor->is_sharded) {
+        const uint32_t local_size = trib_engine_local_size(op->engine);
+        const bool is_broadcast = op->collective == TRIB_COLLECTIVE_BROADCAST;
         op->device->root = is_broadcast ? op->root : TRIB_NO_MEMBER;
         op->root = trib_device_root(local_size, is_broadcast ? op->root / local_size : 0);
+        check_shards(op);
     }
 }
 
 /* ---- The input ---- */
 
-/* Core 0: the stream has reached the marker, or the copy ahead is over, or either has failed. */
-static void take_input_back(trib_reactor *reactor, trib_post *post)
+/* Core 0: a job that brings the input is over. */
+static void note_failure(trib_op *op, const trib_device_job *job)
 {
-    trib_device_job *job = trib_container_of(post, trib_device_job, post);
-    trib_op *op = job->owner;
-    trib_engine *engine = op->engine;
-    const bool was_ahead = op->device->ahead_bytes > 0;
     if (job->status != TRIB_OK) {
         trib_device_fail_if_job_lost(op, job->status);
-        trib_op_fail(op, job->status, "its input did not %s: %s", was_ahead ? "come to the host" : "become ready",
-                     job->text);
+        trib_op_fail(op, job->status, "its input did not %s: %s",
+                     job->kind == TRIB_DEVICE_WAIT ? "become ready" : "come to the host", job->text);
     }
-    atomic_store(&op->device->input, job->status == TRIB_OK ? TRIB_INPUT_READY : TRIB_INPUT_FAILED);
-    if (was_ahead) {
-        trib_assert(atomic_load(&op->tensor->ahead_round) == op->round);
-        atomic_store(&op->tensor->ahead_round, 0); /* the cores learn of this together with the input */
-    }
+}
+
+/* Drops the reference of a job, or of the news of it. */
+static void end_job(trib_op *op)
+{
+    trib_engine *engine = op->engine;
+    trib_op_unref(op);
+    atomic_fetch_sub(&engine->device_jobs, 1);
+}
+
+/* Core 0: the input is there, or will not come. */
+static void tell_cores(trib_op *op, bool is_there)
+{
+    trib_engine *engine = op->engine;
+    atomic_fetch_add(&op->references, 1); /* until the last core has heard of it */
+    atomic_fetch_add(&engine->device_jobs, 1);
+    atomic_store(&op->device->input, is_there ? TRIB_INPUT_READY : TRIB_INPUT_FAILED);
     /* Before the placement no other core has tasks of the tensor. */
     const uint32_t cores = atomic_load(&op->tensor->placed) ? engine->core_count : 1;
     atomic_store(&op->device->posts_left, cores > 1 ? op->tensor->cores_used : 1);
     for (uint32_t i = 0; i < cores; i++) {
         if (i == 0 || trib_tensor_is_used(op->tensor, i)) {
             op->cores[i].input_post.run = trib_device_input_arrived;
-            trib_reactor_post(engine->cores[i].reactor, &op->cores[i].input_post);
+            trib_reactor_post(engine->reactors[i].reactor, &op->cores[i].input_post);
         }
     }
+}
+
+static void take_kept_back(trib_reactor *reactor, trib_post *post)
+{
+    const trib_device_job *job = trib_container_of(post, trib_device_job, post);
+    trib_op *op = job->owner;
+    trib_op_core *op_core = &op->cores[0];
+    trib_assert(trib_tensor_core_of(reactor->owner, op->tensor)->active == op_core && !op_core->is_kept);
+    note_failure(op, job);
+    op_core->is_kept = job->status == TRIB_OK; /* the cores learn of this together with the input */
+    tell_cores(op, op_core->is_kept);
+    trib_worker_part_settled(reactor->owner, op_core);
+}
+
+/* Core 0: the stream has come, and the round has begun. */
+static void keep_input(trib_core *core, trib_op *op)
+{
+    trib_device_job *job = &op->device->wait;
+    trib_assert(op->kept != NULL && op->input != op->kept && job->slot == NULL);
+    op->device->has_come = false;
+    if (!atomic_load(&core->engine->continues)) { /* this was not known when the operation was submitted */
+        tell_cores(op, true);
+        return;
+    }
+    *job = (trib_device_job){.post.run = take_kept_back,
+                             .reactor = core->reactor,
+                             .owner = op,
+                             .kind = TRIB_DEVICE_TO_HOST,
+                             .source = op->input,
+                             .target = op->kept,
+                             .bytes = op->tensor->bytes};
+    op->cores[0].tasks_left++;
+    core->engine->env.device->submit(core->engine->device, job);
+}
+
+void trib_device_op_round_began(trib_core *core, trib_op *op)
+{
+    if (core->reactor->index == 0 && op->device->has_come) {
+        keep_input(core, op);
+    }
+}
+
+/* Core 0: the stream has reached the marker, or the copy ahead is over, or either has failed. */
+static void take_input_back(trib_reactor *reactor, trib_post *post)
+{
+    trib_device_job *job = trib_container_of(post, trib_device_job, post);
+    trib_op *op = job->owner;
+    trib_core *core = reactor->owner;
+    const bool was_ahead = op->device->ahead_bytes > 0, is_there = job->status == TRIB_OK;
+    note_failure(op, job);
+    if (is_there && op->device->keeps) {
+        op->device->has_come = true;
+        if (atomic_load(&op->tensor->placed) && trib_tensor_core_of(core, op->tensor)->active == &op->cores[0]) {
+            keep_input(core, op);
+        }
+        end_job(op);
+        return;
+    }
+    if (was_ahead) {
+        trib_assert(atomic_load(&op->tensor->ahead_round) == op->round);
+        atomic_store(&op->tensor->ahead_round, 0); /* the cores learn of this together with the input */
+    }
+    tell_cores(op, is_there);
     if (was_ahead) {
         trib_assert(!op->device->is_over && atomic_load(&op->cores_left) > 0);
         op->device->is_over = true;
         trib_timer_stop(reactor, &op->device->grace);
-        trib_op_core_done(op, reactor->owner);
+        trib_op_core_done(op, core);
     }
+    end_job(op);
 }
 
 /* Returns how many bytes may be copied ahead. Only the sole operation of an engine may do so: no other operation uses
@@ -104,6 +199,13 @@ void trib_device_op_begin(trib_op *op, void *marker)
     trib_device_op *device = op->device;
     trib_assert(device->op == op && op->tensor->on_device);
     device->ahead_bytes = marker == NULL ? count_ahead_bytes(op) : 0;
+    device->keeps = op->kept != NULL;
+    device->has_come = device->keeps && marker == NULL;
+    trib_assert(!device->keeps || device->ahead_bytes == 0); /* that is for shards, which are kept by nobody */
+    if (device->has_come) {
+        atomic_store(&device->input, TRIB_INPUT_AWAITED); /* until it is kept */
+        return;
+    }
     if (marker == NULL && device->ahead_bytes == 0) {
         atomic_store(&device->input, TRIB_INPUT_READY);
         return;
@@ -112,7 +214,7 @@ void trib_device_op_begin(trib_op *op, void *marker)
     atomic_fetch_add(&op->references, 1);
     atomic_fetch_add(&engine->device_jobs, 1);
     device->wait = (trib_device_job){.post.run = take_input_back,
-                                     .reactor = engine->cores[0].reactor,
+                                     .reactor = engine->reactors[0].reactor,
                                      .owner = op,
                                      .kind = TRIB_DEVICE_WAIT,
                                      .marker = marker};
@@ -136,9 +238,9 @@ void trib_device_input_arrived(trib_reactor *reactor, trib_post *post)
     trib_core *core = reactor->owner;
     trib_op_core *op_core = trib_container_of(post, trib_op_core, input_post);
     trib_op *op = op_core->op;
-    trib_engine *engine = op->engine;
     trib_tensor *tensor = op->tensor;
-    trib_tensor_core *mine = atomic_load(&tensor->placed) ? trib_tensor_core_of(core, tensor) : NULL;
+    const bool is_used = !core->ended && atomic_load(&tensor->placed); /* later core 0 may free the tensor's tasks */
+    trib_tensor_core *mine = is_used ? trib_tensor_core_of(core, tensor) : NULL;
     if (op_core->core == core && mine != NULL && mine->active == op_core) {
         if (atomic_load(&op->device->input) == TRIB_INPUT_FAILED) {
             trib_worker_abort_active(core, op_core);
@@ -156,8 +258,7 @@ void trib_device_input_arrived(trib_reactor *reactor, trib_post *post)
     const unsigned posts_left = atomic_fetch_sub(&op->device->posts_left, 1);
     trib_assert(posts_left > 0);
     if (posts_left == 1) {
-        trib_op_unref(op);
-        atomic_fetch_sub(&engine->device_jobs, 1);
+        end_job(op);
     }
 }
 

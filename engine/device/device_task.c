@@ -172,7 +172,9 @@ bool trib_device_encode_there(const trib_core *core, trib_task *task)
     const trib_tensor *tensor = task->tensor;
     const trib_device_ops *ops = core->engine->env.device;
     trib_device_encoding *how = &task->device->encoding;
-    if (!trib_task_will_encode(task) || task->device->encodes_here || ops->encodes == NULL ||
+    /* An input that was kept on the host is encoded there, so that processors have the residual of all inputs. */
+    const bool may_be_kept = trib_codec_is_stateful(&tensor->codec) && atomic_load(&core->engine->continues);
+    if (!trib_task_will_encode(task) || task->device->encodes_here || may_be_kept || ops->encodes == NULL ||
         !ops->encodes(&tensor->codec, tensor->dtype) || !lay_out_chunks(task, how)) {
         return false;
     }
@@ -256,9 +258,9 @@ static uint32_t core_of_slice(const trib_tensor *tensor, uint32_t slice)
 
 /* Returns the most staging memory that the tensor can need. Before the placement the size of the partitions is unknown.
  * They are smaller than configured if not all members that sum would have several. */
-static uint64_t staging_most(const trib_engine *engine, uint64_t bytes)
+static uint64_t staging_most(const trib_engine *engine, uint64_t bytes, uint32_t local_size)
 {
-    const uint64_t local_size = trib_engine_local_size(engine), part = engine->config.partition_bytes;
+    const uint64_t part = engine->config.partition_bytes;
     const uint64_t shard = (bytes + local_size - 1) / local_size, parts = (shard + part - 1) / part;
     return (parts < AHEAD_PARTITIONS ? parts + 1 : parts) * part;
 }
@@ -267,10 +269,12 @@ trib_status trib_device_tensor_ahead(trib_engine *engine, const char *name, uint
                                      trib_device_tensor **device_out, trib_error *error)
 {
     *device_out = NULL;
-    if (trib_engine_is_one_machine(engine) || bytes / trib_engine_local_size(engine) < AHEAD_BYTES) {
+    const bool is_staged = trib_engine_stages_devices(engine);
+    const uint32_t local_size = is_staged ? 1 : trib_engine_local_size(engine);
+    if ((trib_engine_is_one_machine(engine) && !is_staged) || bytes / local_size < AHEAD_BYTES) {
         return TRIB_OK;
     }
-    const uint64_t most = staging_most(engine, bytes);
+    const uint64_t most = staging_most(engine, bytes, local_size);
     trib_device_tensor *device = calloc(1, sizeof *device);
     unsigned char *staging = device != NULL ? engine->env.memory_alloc_blocking(engine->env.memory, most) : NULL;
     if (staging == NULL) {
@@ -377,7 +381,7 @@ static uint64_t staged_bytes(const trib_task *task)
 bool trib_device_tensor_stage(trib_tensor *tensor)
 {
     const trib_engine *engine = tensor->engine;
-    trib_device_tensor *device = calloc(1, sizeof *device);
+    trib_device_tensor *device = tensor->device != NULL ? tensor->device : calloc(1, sizeof *device);
     uint64_t bytes = 0;
     uint32_t count = 0;
     tensor->device = device;

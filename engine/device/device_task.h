@@ -2,7 +2,8 @@
  * device_task.h - the state of a device tensor's partition beside its task.
  *
  * A staged tensor, of a group or with slices for each worker, has the tasks of a tensor in host memory, and each of
- * them passes through a piece of host memory. The rest is about sharded tensors, whole ones of all workers.
+ * them passes through a piece of host memory. In a job that goes on without workers all tensors are staged. The rest is
+ * about sharded tensors, whole ones of all workers.
  *
  * A sharded tensor is cut into slices, and each slice into one shard for each local rank. The shard is the partition
  * that travels: local rank j of every machine contributes to it, so a sum has one contributor per machine. A local rank
@@ -57,8 +58,10 @@ typedef enum trib_device_input { TRIB_INPUT_AWAITED, TRIB_INPUT_READY, TRIB_INPU
 typedef struct trib_device_op {
     trib_op *op;
     uint32_t root;          /* root of a broadcast; TRIB_NO_MEMBER: the operation is a sum */
-    trib_device_job wait;   /* waits for the input, or copies its first bytes */
+    trib_device_job wait;   /* waits for the input, or copies its first bytes, or keeps it */
     uint64_t ahead_bytes;   /* bytes of the input that the job copies to the host; 0: none */
+    bool keeps;             /* the input is copied to the host before a core may read it */
+    bool has_come;          /* core 0: the stream has come, and the copy waits for the beginning of the round */
     atomic_int input;       /* a trib_device_input */
     atomic_uint posts_left; /* cores whose input_post has not run */
     trib_device_end end;
@@ -109,6 +112,10 @@ void trib_device_fail_if_job_lost(trib_op *op, trib_status status);
 TRIB_CHECKED trib_status trib_device_op_prepare(trib_op *op, trib_error *error);
 /* Turns an operation that was filled in as for host memory into one on devices. */
 void trib_device_op_fill(trib_op *op);
+/* When it is known whether the tensor is sharded. */
+void trib_device_op_fit(trib_op *op);
+/* The core has begun the operation's round: keeps the input, if it has come. */
+void trib_device_op_round_began(trib_core *core, trib_op *op);
 /* Caller's thread, with the engine's mutex held, before the nodes are posted: begins the wait for the stream's marker,
  * or prepares the copy ahead. A NULL marker means that the input is there. */
 void trib_device_op_begin(trib_op *op, void *marker);

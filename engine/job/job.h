@@ -268,6 +268,7 @@ struct trib_engine {
     struct trib_ticker *trace_flusher, *callback_watcher; /* threads of api/; NULL: none */
     const struct trib_device_hooks *device_hooks;         /* NULL: no device */
     struct trib_device *device;                           /* NULL: none */
+    bool device_stopped;                                  /* core 0: it gives up all jobs, as the job is over */
     atomic_bool full_logged;                              /* whether the log has said that the device is full */
     atomic_bool direct_logged;                            /* whether the log has said that bytes bypass host memory */
     _Atomic(struct trib_local_group *) group; /* local ranks of this machine; NULL: alone, or not open yet */
@@ -409,6 +410,15 @@ static inline uint32_t trib_engine_local_size(const trib_engine *engine)
 static inline bool trib_engine_is_one_machine(const trib_engine *engine)
 {
     return engine->config.local_size == engine->config.worker_count;
+}
+
+/* True if each device passes its tensors through host memory by itself: the communicators of a machine's devices do not
+ * outlive one of them, and this job goes on without members. Before the roster comes this process's own setting is
+ * taken for the job's. */
+static inline bool trib_engine_stages_devices(const trib_engine *engine)
+{
+    const trib_roster *roster = engine->roster;
+    return roster != NULL ? roster->shrinks : engine->config.survive >= TRIB_SURVIVE_WORKERS;
 }
 
 /* True while the engine has never been ready: the program need not know of an epoch that ends before. The caller holds

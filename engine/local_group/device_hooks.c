@@ -33,12 +33,12 @@ static void wake_cores(trib_op *op, uint32_t reactors)
 
 static const char *name_awaited(const trib_op *op)
 {
-    const bool is_alone = trib_engine_local_size(op->engine) == 1;
+    const bool is_alone = trib_engine_local_size(op->engine) == 1 || !op->tensor->is_sharded;
     if (op->device->ahead_bytes > 0) {
         return "the device";
     }
     if (atomic_load(&op->device->input) == TRIB_INPUT_AWAITED) {
-        return "the caller's stream";
+        return op->device->keeps ? "the caller's stream, or the device" : "the caller's stream";
     }
     return is_alone ? "the device" : "the machine's other local ranks";
 }
@@ -48,6 +48,8 @@ const trib_device_hooks trib_group_device_hooks = {
     .marker_drop = drop_marker,
     .prepare = trib_device_op_prepare,
     .fill = trib_device_op_fill,
+    .fit = trib_device_op_fit,
+    .round_began = trib_device_op_round_began,
     .begin = trib_device_op_begin,
     .wake = wake_cores,
     .failed = trib_group_op_failed,

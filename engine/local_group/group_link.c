@@ -328,7 +328,7 @@ trib_status trib_group_open(trib_core *core, trib_error *error)
 {
     trib_engine *engine = core->engine;
     const uint32_t local_size = trib_engine_local_size(engine);
-    if (engine->device == NULL || local_size == 1) {
+    if (engine->device == NULL || local_size == 1 || trib_engine_stages_devices(engine)) {
         return TRIB_OK;
     }
     trib_assert(engine->group == NULL && core->reactor->index == 0);

@@ -329,7 +329,7 @@ trib_status trib_member_take_roster(trib_member *member, const trib_frame *frame
     /* The declarations below carry the epoch. The other cores get it by their posts. */
     member->core->host.epoch = roster->epoch;
     trib_timer_stop(member->core->reactor, &member->join_deadline);
-    if (engine->device != NULL && engine->config.local_size > 1) {
+    if (engine->device != NULL && engine->config.local_size > 1 && !roster->shrinks) {
         member->join_deadline.fired = group_deadline_passed;
         trib_timer_arm(member->core->reactor, &member->join_deadline,
                        trib_now(member->core->reactor) + engine->config.join_timeout_ns);
@@ -338,6 +338,7 @@ trib_status trib_member_take_roster(trib_member *member, const trib_frame *frame
         atomic_fetch_add(&engine->cores_joining, 1); /* for the store, which has yet to say that the epoch begins */
     }
     trib_engine_publish(engine, roster);
+    trib_tensors_choose_sharded(engine);
     if (member->link != NULL) { /* else it came from another member (election.h) */
         trib_link_send_copy(member->link, (trib_frame){.type = TRIB_FRAME_ROSTER_TAKEN}, NULL, 0);
     }

@@ -17,11 +17,15 @@ typedef struct trib_device_hooks {
     trib_status (*prepare)(trib_op *op, trib_error *error);
     /* Turns an operation filled in for host memory into a device operation. */
     void (*fill)(trib_op *op);
+    /* As trib_op_fit, when it is known whether the tensor is sharded. */
+    void (*fit)(trib_op *op);
     /* Waits for the marker, or copies bytes ahead. Called before the posts to the cores. Takes ownership of the
      * marker. */
     void (*begin)(trib_op *op, void *marker);
     /* Wakes the reactors whose bits are set (bit i: index i) and starts a copy ahead. Called after the posts. */
     void (*wake)(trib_op *op, uint32_t reactors);
+    /* Any core: the operation's round has begun there. */
+    void (*round_began)(trib_core *core, trib_op *op);
     /* Any core: the operation has failed on that core. */
     void (*failed)(trib_op *op);
     /* The core: returns a noun phrase for what an operation in its input stage waits for. */

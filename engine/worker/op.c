@@ -173,6 +173,9 @@ void trib_op_fit(trib_op *op)
 {
     find_root(op);
     check_workers(op);
+    if (op->tensor->on_device) {
+        op->engine->device_hooks->fit(op);
+    }
     if (op->tensor->layout == TRIB_WHOLE || atomic_load(&op->claim) != 0) {
         return; /* the buffers of a whole tensor were checked when it was submitted */
     }
@@ -195,7 +198,8 @@ void trib_op_fit(trib_op *op)
         trib_op_fail(op, TRIB_INVALID, "%s is NULL, and the operation %s %llu bytes", is_input ? "input" : "output",
                      is_input ? "reads" : "writes", (unsigned long long)(is_input ? needs.in : needs.out));
     }
-    if (needs.in > 0 && needs.out > 0 && !may_overlap(op, &needs) &&
+    const bool is_moved = op->is_again && op->kept != NULL; /* its place among all was another one */
+    if (needs.in > 0 && needs.out > 0 && !is_moved && !may_overlap(op, &needs) &&
         overlaps(op->input, needs.in, op->output, needs.out)) {
         trib_op_fail(op, TRIB_INVALID, "input and output overlap, and not as a slice at its place among all");
     }
@@ -441,6 +445,7 @@ void trib_op_complete(trib_op *op, trib_core *core)
     trib_boundary_op_over(op);
     note_contributors(op);
     trib_carry_release(op);
+    atomic_store(&op->is_complete, true);
     op->duration_ns = trib_now(core->reactor) - op->submit_ns;
     trib_trace_op(core, TRIB_TRACE_COMPLETE, op, op->submit_ns + op->duration_ns);
     if (op->tensor->on_device && atomic_load(&op->is_awaited)) {

@@ -72,9 +72,10 @@ typedef struct trib_tensor {
     uint32_t group_place; /* place of this worker among the workers that share the tensor */
     uint32_t tag;         /* this member's own number for the tensor */
     bool on_device;       /* TRIB_TENSOR_DEVICE */
-    bool is_sharded;      /* on a device, and local ranks exchange a shard each; another one on a device is staged */
-    bool is_covered;      /* the loss of a server that sums a part of it costs nothing */
-    uint32_t place;       /* of its handles (engine/base/handle.h) */
+    /* On a device, and local ranks exchange a shard each; another one on a device is staged. Final with the roster. */
+    atomic_bool is_sharded;
+    bool is_covered; /* the loss of a server that sums a part of it costs nothing */
+    uint32_t place;  /* of its handles (engine/base/handle.h) */
 
     /* Guarded by the engine's mutex. */
     _Atomic trib_tensor_state state;   /* set by trib_tensor_set_state alone */
@@ -150,7 +151,7 @@ struct trib_op_core {
     uint32_t tasks_left;
     bool abort;           /* open tasks are to fail */
     uint32_t grace_parts; /* of the grace period, and of what devices get beyond it, that have passed */
-    bool is_kept;         /* this core's part of the input is in the operation's copy */
+    bool is_kept;         /* this core's part of the input is in the operation's copy; core 0, on a device: all of it */
     bool released;        /* this core will not touch the operation's buffers again */
     trib_timer grace;
 };
@@ -177,6 +178,7 @@ struct trib_op {
     bool is_boundary;                   /* the all-reduce of a checkpoint (boundary.h) */
     atomic_int mark;                    /* whether a boundary waits for it */
     uint64_t boundary_number, boundary_operations;
+    bool is_again;  /* submitted again in another epoch */
     bool is_spent;  /* it has failed here, and is carried over to spend its round */
     bool allocates; /* the output is the engine's, from the placement to the slot's next use */
     void *allocated;
@@ -204,6 +206,7 @@ struct trib_op {
     atomic_bool is_second_hand;    /* the text came with a refusal, which says why another worker withdrew */
     uint32_t reason_at;            /* offset of the reason in the text, after the tensor's name */
     atomic_bool has_text;          /* the text is complete and will not change */
+    atomic_bool is_complete;       /* nothing will change the result any more */
     atomic_int status;             /* TRIB_PENDING until complete, seen by callers */
     atomic_bool is_over;           /* its callback has begun, so a prepared operation may be started again */
     atomic_bool is_awaited;        /* threads wait for it, or did, and are to be woken at its end */
@@ -370,6 +373,8 @@ void trib_tensors_free(trib_engine *engine);
 /* tensor_epoch.c, core 0: an epoch is over, and no core uses a tensor. Returns all tensors to their state after the
  * declaration. The caller holds the mutex. */
 void trib_tensors_reset(trib_engine *engine);
+/* Core 0: the roster is there, which says whether devices exchange shards. */
+void trib_tensors_choose_sharded(trib_engine *engine);
 /* Core 0: adapts the tensors to the workers of the new epoch. The caller holds the mutex. */
 void trib_tensors_renumber(trib_engine *engine);
 /* Core 0: declares a tensor of an earlier epoch that has not been used in this one. */

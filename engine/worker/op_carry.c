@@ -95,7 +95,7 @@ static bool find_input(const trib_op *op, const trib_task *task, uint64_t *offse
 void trib_carry_keep(trib_core *core, trib_op_core *op_core)
 {
     trib_op *op = op_core->op;
-    if (op->kept == NULL || op->input == op->kept || op_core->is_kept || op_core->released ||
+    if (op->tensor->on_device || op->kept == NULL || op->input == op->kept || op_core->is_kept || op_core->released ||
         !atomic_load(&core->engine->continues)) {
         return;
     }
@@ -111,7 +111,8 @@ void trib_carry_keep(trib_core *core, trib_op_core *op_core)
     }
 }
 
-/* A core that keeps its part has begun, or has seen the operation fail. All cores with tasks have done so then. */
+/* A core that keeps its part has begun, or has seen the operation fail. All cores with tasks have done so then. On a
+ * device core 0 keeps all of the input before any core reads it (device_op.c). */
 static bool has_kept(const trib_op *op)
 {
     bool has = false;
@@ -163,6 +164,7 @@ static void make_fresh(trib_op *op)
         atomic_store(&op->cancelled, true);
     }
     op->text[0] = '\0';
+    op->is_again = true;
     op->input_bytes = op->input_given;
     op->output_bytes = op->output_given;
     if (op->allocated != NULL) {
@@ -172,8 +174,9 @@ static void make_fresh(trib_op *op)
     }
     if (op->kept != NULL && has_kept(op)) {
         op->input = op->kept;
-    } else if (op->kept != NULL && op->input != op->kept && op->tensor->layout == TRIB_SLICES) {
-        /* Its place in the output is another one among fewer workers. */
+    } else if (op->kept != NULL && op->input != op->kept && op->tensor->layout == TRIB_SLICES &&
+               !op->tensor->on_device) {
+        /* Its place in the output is another one among fewer workers. On a device it is kept before anything lands. */
         memcpy(op->kept, op->input, op->tensor->bytes);
         op->input = op->kept;
     }

@@ -8,7 +8,8 @@
  * n-th one of every other, however far each has come. Operations that are submitted while the membership changes wait
  * behind them.
  *
- * Where the result lands in the input, the engine keeps a copy of the input until the operation is over.
+ * Where the result lands in the input, the engine keeps a copy of the input until the operation is over: in memory of
+ * the host, also of what is on a device. The next epoch reads the copy.
  */
 #ifndef TRIB_ENGINE_OP_CARRY_H
 #define TRIB_ENGINE_OP_CARRY_H

@@ -66,7 +66,7 @@ static void fill_op(trib_op *op, const trib_request *request, int64_t now_ns)
     op->deadline_ns = timeout_ns < 0 ? 0 : op->submit_ns + timeout_ns;
     op->spread = atomic_load_explicit(&tensor->placed, memory_order_acquire) && !trib_carry_parks(engine) &&
                  !op->is_boundary; /* core 0 may keep it back */
-    op->is_held = op->is_spent = false;
+    op->is_held = op->is_spent = op->is_again = false;
     op->number = ++engine->op_number;
     op->contributors = op->late_count = 0;
     trib_op_take_roster(op, engine->roster);
@@ -77,6 +77,7 @@ static void fill_op(trib_op *op, const trib_request *request, int64_t now_ns)
     atomic_init(&op->cores_booked, cores);
     atomic_init(&op->is_second_hand, false);
     atomic_init(&op->claim, 0);
+    atomic_init(&op->is_complete, false);
     atomic_init(&op->status, TRIB_PENDING);
     atomic_init(&op->cancelled, false);
     atomic_init(&op->is_cancelled, false);

@@ -25,6 +25,15 @@ bool trib_pipeline_waits_in(const trib_task *task, trib_stage_id id)
     return task->state == TRIB_TASK_WAITING && trib_pipeline_stage(task)->id == id;
 }
 
+bool trib_pipeline_has_come_to(const trib_task *task, trib_stage_id id)
+{
+    uint32_t stage = task->stage;
+    while (stage > 0 && plan_of(task)->stages[stage]->id != id) {
+        stage--;
+    }
+    return plan_of(task)->stages[stage]->id == id;
+}
+
 /* ---- States ---- */
 
 #define FROM(state) (1u << TRIB_TASK_##state)

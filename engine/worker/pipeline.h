@@ -89,6 +89,9 @@ const trib_stage *trib_pipeline_stage(const trib_task *task);
 /* Returns true if the task waits in that stage. */
 bool trib_pipeline_waits_in(const trib_task *task, trib_stage_id id);
 
+/* Returns true if the task is in that stage of its plan, or in a later one. */
+bool trib_pipeline_has_come_to(const trib_task *task, trib_stage_id id);
+
 /* worker.c: the task has settled. */
 void trib_worker_task_settled(trib_core *core, trib_task *task);
 

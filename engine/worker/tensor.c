@@ -108,10 +108,20 @@ void trib_tensor_describe(char *text, size_t size, trib_dtype dtype, uint64_t co
     }
 }
 
-/* Whole tensors of all workers are summed by the GPUs of a machine first. */
-static bool is_sharded(const trib_tensor_desc *desc)
+/* Whole tensors of all workers are summed by the GPUs of a machine first, unless the job goes on without workers. */
+static bool is_sharded(const trib_engine *engine, bool on_device, trib_layout layout, const trib_group *group)
 {
-    return (desc->flags & TRIB_TENSOR_DEVICE) != 0 && desc->layout == TRIB_WHOLE && desc->group == NULL;
+    return on_device && layout == TRIB_WHOLE && group == NULL && !trib_engine_stages_devices(engine);
+}
+
+void trib_tensors_choose_sharded(trib_engine *engine)
+{
+    pthread_mutex_lock(&engine->mutex);
+    for (uint32_t i = 0; i < engine->tensor_count; i++) {
+        trib_tensor *tensor = engine->tensors[i];
+        tensor->is_sharded = is_sharded(engine, tensor->on_device, tensor->layout, tensor->group);
+    }
+    pthread_mutex_unlock(&engine->mutex);
 }
 
 /* Shapes are compared only if both are given. */
@@ -212,7 +222,7 @@ static bool fill_tensor(trib_tensor *tensor, const trib_tensor_desc *desc, const
     tensor->bytes = tensor->count * trib_dtype_size(desc->dtype);
     tensor->priority = desc->priority;
     tensor->on_device = (desc->flags & TRIB_TENSOR_DEVICE) != 0;
-    tensor->is_sharded = is_sharded(desc);
+    tensor->is_sharded = is_sharded(tensor->engine, tensor->on_device, tensor->layout, tensor->group);
     tensor->dims = (uint8_t)desc->dims;
     tensor->quorum = quorum_of(tensor->engine, desc, codec);
     tensor->quorum_timeout_ns = tensor->quorum == 0 ? 0 : tensor->engine->config.quorum_timeout_ns;
@@ -279,7 +289,9 @@ trib_status trib_tensor_find_or_add(trib_engine *engine, const trib_tensor_desc 
         return status;
     }
     pthread_mutex_lock(&engine->mutex);
-    if (is_sharded(desc) && find(engine, desc) == NULL) {
+    const bool is_taken_ahead =
+        (desc->flags & TRIB_TENSOR_DEVICE) != 0 && desc->layout == TRIB_WHOLE && desc->group == NULL;
+    if (is_taken_ahead && find(engine, desc) == NULL) {
         status = take_ahead(engine, desc, &device, error);
     }
     trib_tensor *tensor = find(engine, desc);

@@ -9,7 +9,6 @@
 
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
-#include "engine/server/quorum.h"
 #include "engine/worker/boundary.h"
 #include "engine/worker/device_hooks.h"
 #include "engine/worker/op_carry.h"
@@ -323,6 +322,14 @@ static void set_views(trib_task *task)
     }
 }
 
+void trib_worker_part_settled(trib_core *core, trib_op_core *op_core)
+{
+    trib_assert(op_core->tasks_left > 0);
+    if (--op_core->tasks_left == 0) {
+        finish_round(core, op_core);
+    }
+}
+
 static void begin_round(trib_core *core, trib_tensor *tensor, trib_op_core *op_core)
 {
     trib_tensor_core *mine = trib_tensor_core_of(core, tensor);
@@ -342,7 +349,10 @@ static void begin_round(trib_core *core, trib_tensor *tensor, trib_op_core *op_c
         memset(task->received, 0, (task->chunk_count + 63) / 64 * sizeof(uint64_t));
     }
     trib_carry_keep(core, op_core);
-    if (mine->task_count == 0) {
+    if (tensor->on_device) {
+        core->engine->device_hooks->round_began(core, op_core->op);
+    }
+    if (op_core->tasks_left == 0) {
         finish_round(core, op_core);
     }
     for (uint32_t i = 0; i < mine->task_count; i++) {
@@ -380,34 +390,12 @@ void trib_worker_start_next(trib_core *core, trib_tensor *tensor)
 void trib_worker_task_settled(trib_core *core, trib_task *task)
 {
     trib_op_core *op_core = task->op_core;
-    trib_assert(op_core->tasks_left > 0);
     trib_assert(op_core->core == core && task->state == TRIB_TASK_SETTLED);
     trib_task_codec_settled(task);
     trib_assert(task->self_held == NULL && !trib_send_request_waits(&task->request) && !task->held_back);
     task->link = NULL;
     task->op_core = NULL; /* the operation may be freed with its last task */
-    if (--op_core->tasks_left == 0) {
-        finish_round(core, op_core);
-    }
-}
-
-trib_status trib_worker_take_set(const trib_link *link, trib_task *task, const trib_frame *frame, const void *payload,
-                                 trib_error *error)
-{
-    const uint32_t workers = link->core->engine->roster->worker_count;
-    if (frame->payload_size != (workers + 7) / 8 || frame->partition != 0 ||
-        (task != NULL && task->tensor->quorum == 0)) {
-        return trib_error_set(error, TRIB_PROTOCOL, "malformed QUORUM_SET, or one about a tensor without a quorum");
-    }
-    const uint32_t count = task == NULL ? 0 : trib_quorum_count(payload, workers);
-    if (task != NULL && count < task->tensor->quorum) {
-        return trib_error_set(error, TRIB_PROTOCOL, "QUORUM_SET of %u workers about a tensor with a quorum of %u",
-                              count, task->tensor->quorum);
-    }
-    if (task != NULL) { /* else it is over here */
-        trib_op_take_set(task->op_core->op, payload);
-    }
-    return TRIB_OK;
+    trib_worker_part_settled(core, op_core);
 }
 
 void trib_worker_joined(trib_core *core)

@@ -31,6 +31,10 @@ void trib_worker_release(trib_core *core, trib_op_core *op_core);
 /* Starts the next round of a placed tensor if it may begin. */
 void trib_worker_start_next(trib_core *core, trib_tensor *tensor);
 
+/* A part of the core's share of the running round is over: a task, or the copy of the input (op_carry.h). */
+void trib_worker_part_settled(trib_core *core, trib_op_core *op_core);
+
+/* ---- worker_quorum.c ---- */
 /* Takes QUORUM_SET: the sums of the operation lack some workers' contributions. task NULL: it is over here. */
 TRIB_CHECKED trib_status trib_worker_take_set(const trib_link *link, trib_task *task, const trib_frame *frame,
                                               const void *payload, trib_error *error);

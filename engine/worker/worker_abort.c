@@ -98,6 +98,7 @@ static void grace_passed(trib_reactor *reactor, trib_timer *timer)
     trib_core *core = reactor->owner;
     trib_op_core *op_core = timer->user;
     trib_tensor_core *tensor = trib_tensor_core_of(core, op_core->op->tensor);
+    uint32_t open = 0;
     bool held = false, waits = false;
     if (++op_core->grace_parts < GRACE_PARTS) {
         trib_timer_arm(reactor, timer, trib_now(reactor) + GRACE_PART_NS);
@@ -113,7 +114,9 @@ static void grace_passed(trib_reactor *reactor, trib_timer *timer)
         }
         waits = waits || task->held[TRIB_HOLD_SEND] + task->held[TRIB_HOLD_RECEIVE] > 0;
         held = held || task->held[TRIB_HOLD_DEVICE] > 0;
+        open += task->state != TRIB_TASK_SETTLED;
     }
+    held = held || op_core->tasks_left > open; /* the copy of the whole input (op_carry.h) */
     if (waits) {
         op_core->grace_parts--; /* no part of it has passed when the timer fires */
         trib_timer_arm(reactor, timer, trib_now(reactor) + AGAIN_NS);

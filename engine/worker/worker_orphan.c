@@ -343,6 +343,8 @@ static void go_on(trib_orphan *orphan)
     task->in_order = task->next_in_order = true;
     if (is_open) {
         task->link = trib_worker_owner_link(core, task); /* it may have been missing when the orphan was made */
+    }
+    if (is_open && trib_pipeline_has_come_to(task, TRIB_STAGE_PUSH)) { /* else its bytes come from a device first */
         trib_pipeline_restart(core, task, TRIB_STAGE_PUSH);
     }
     trib_worker_start_next(core, tensor);

@@ -78,7 +78,8 @@ static trib_verdict copy_run(trib_core *core, trib_task *task, trib_error *error
     return TRIB_VERDICT_PENDING;
 }
 
-/* Sums land in staging memory as well, unless the engine takes memory of the host's for the output. */
+/* Sums land in staging memory as well, unless the engine takes memory of the host's for the output. An input that is
+ * kept (op_carry.h) is on the host already. */
 static trib_verdict copy_staged_start(trib_core *core, trib_task *task, trib_error *error)
 {
     (void)core;
@@ -89,12 +90,16 @@ static trib_verdict copy_staged_start(trib_core *core, trib_task *task, trib_err
     const bool is_wanted = trib_task_receives(task) || trib_task_contributes(task) || trib_task_is_own(task);
     const bool is_there =
         sends && output == task->io.source.data && !trib_task_receives(task); /* what it gives, in place */
-    const bool on_host = task->op_core->op->allocates;
+    const trib_op *op = task->op_core->op;
+    const bool on_host = op->allocates, is_kept = op->cores[0].is_kept;
     device->wanted = is_wanted && !is_there && !on_host ? output : NULL;
     if (!on_host) {
         task->io.destination.data = device->staging;
     }
-    return sends && task->size > 0 ? TRIB_VERDICT_QUEUE : TRIB_VERDICT_DONE;
+    if (sends && is_kept && op->input != op->kept) {
+        task->io.source.data = op->kept + (task->io.source.data - op->input);
+    }
+    return sends && task->size > 0 && !is_kept ? TRIB_VERDICT_QUEUE : TRIB_VERDICT_DONE;
 }
 
 const trib_stage trib_stage_copy_d2h_staged = {

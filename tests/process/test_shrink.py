@@ -186,6 +186,36 @@ def from_python(killed_rank):
             )
 
 
+STREAM = '''
+import types
+import tributary
+from tributary import _abi, operation
+
+# The library's part of an operation on a device that a loss has undone: the call for the stream has succeeded.
+operation.lib = types.SimpleNamespace(
+    trib_op_stream_wait=lambda handle, stream, error: 0,
+    trib_op_status=lambda handle: _abi.TRIB_EPOCH_CHANGED,
+    trib_op_wait=lambda handle, ns, error: _abi.TRIB_EPOCH_CHANGED,
+    trib_op_release=lambda handle: None,
+)
+for loss_undoes in (False, True):
+    engine = types.SimpleNamespace(loss_undoes=loss_undoes, _forget=lambda operation: None)
+    try:
+        operation.Operation(engine, 1, None, None).stream_wait(0)
+        print("went on", flush=True)
+    except tributary.MembershipChangedError:
+        print("raised", flush=True)
+'''
+
+
+def stream_wait_raises():
+    """A program that lets a stream wait for an operation learns of the loss that has undone it at once."""
+    source = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    env = dict(os.environ, PYTHONPATH=source + '/api/python', TRIBUTARY_LIBRARY=BUILD + '/libtributary.so.0')
+    output = subprocess.run([sys.executable, '-c', STREAM], env=env, timeout=BOUND, check=True, **PIPES).stdout
+    assert output.split('\n')[:2] == ['went on', 'raised'], output
+
+
 CONTINUES = '''
 import array, sys
 import tributary
@@ -507,6 +537,7 @@ CASES += [
     ('continued_with_%d_servers_%s' % (servers, transport), lambda t=transport, s=servers: continued(t, s))
     for transport, servers in (('tcp', 0), ('shm', 0), ('tcp', 1))
 ]
+CASES += [('stream_wait_raises', stream_wait_raises)]
 CASES += [(case.__name__, case) for case in (elastic_from_python, one_comes_as_another_goes, lost_behind_the_boundary)]
 CASES += [
     ('server_comes_back_%s' % transport, lambda t=transport, n=number: server_comes_back(t, n))

@@ -35,6 +35,7 @@ typedef struct bed {
     sim_job *job;
     const go_on_setting *what;
     uint64_t seed;
+    sim_devices devices;
     worker workers[GO_ON_WORKERS_MAX];
     char text[TRIB_ERROR_TEXT_SIZE + 160]; /* the first thing that went wrong */
 } bed;
@@ -194,6 +195,7 @@ static trib_status submit(const slot *at, trib_op_params *params, trib_op **op_o
     desc.name = names[at->stream];
     desc.dtype = TRIB_INT32;
     desc.count = count_of(at, at->worker->index);
+    desc.flags = at->worker->bed->what->on_devices ? TRIB_TENSOR_DEVICE : 0;
     if (at->stream == BYTES) {
         params->output = NULL;
         params->input_bytes = desc.count * sizeof(int32_t);
@@ -223,11 +225,13 @@ static void begin(slot *at)
     for (uint32_t i = 0; i < count_of(at, me->index); i++) {
         at->input[i] = value(at, me->index, i);
     }
-    params.input = at->input;
-    params.output = at->output;
+    const bool is_there = self->what->on_devices && at->stream < ONCE; /* in a device's memory */
+    params.input = is_there ? sim_devices_address(&self->devices, at->input) : at->input;
+    params.output = is_there ? sim_devices_address(&self->devices, at->output) : at->output;
     params.done_cb = on_done;
     params.user = at;
     params.root = (int32_t)root_of(at);
+    params.stream = is_there && at->round % 2 == 0 ? self->devices.stream : NULL;
     params.reduce = at->stream == AVERAGE ? TRIB_AVG : TRIB_SUM;
     const uint32_t drawn = (uint32_t)((self->seed * 31 + at->stream * 7 + at->round * 13 + me->index * 3) % 29);
     const bool gives_up = self->what->gives_up && at->stream < ONCE;
@@ -299,9 +303,10 @@ static void give_in(const bed *self, const char *what)
     if (go_on_planted != BUG_NONE) {
         _exit(1);
     }
-    fail_msg("%u workers, %u servers, %u reactors, %u deaths, %s, %s, %s, seed %llu: %s", of->workers, of->servers,
-             of->reactors, of->deaths, of->in_place ? "in place" : "apart",
+    fail_msg("%u workers, %u servers, %u reactors, %u deaths, %s, %s, %s, %s%s, seed %llu: %s", of->workers,
+             of->servers, of->reactors, of->deaths, of->in_place ? "in place" : "apart",
              of->colocated ? "colocated" : "servers only", of->joins ? "one joins" : "nobody joins",
+             of->on_devices ? "on devices" : "on hosts", of->shares ? ", two a machine" : "",
              (unsigned long long)self->seed, what);
 }
 
@@ -350,6 +355,7 @@ static bed *open_bed(const go_on_setting *what, uint64_t seed)
     config.engine.partition_bytes = 16384;
     config.engine.peer_timeout_ns = 4 * SECOND;
     config.tweak = what->joins ? joins_later : NULL;
+    config.per_machine = what->shares ? 2 : 0;
     bed *self = calloc(1, sizeof *self);
     assert_non_null(self);
     self->what = what;
@@ -366,9 +372,13 @@ static bed *open_bed(const go_on_setting *what, uint64_t seed)
                        .status = TRIB_PENDING};
         }
     }
+    if (what->on_devices) {
+        sim_devices_open(&self->devices, &config, what->shares && (what->workers - what->joins) % 2 == 0 ? 2 : 1);
+    }
     trib_error error = {.status = TRIB_OK};
     self->job = what->joins ? sim_job_open(&config, &error) : sim_bed_open(&config);
     assert_non_null(self->job);
+    sim_devices_attach(&self->devices, self->job);
     if (what->joins) {
         (void)sim_job_run(self->job, SECOND, NULL, NULL); /* the others are at work, and the last worker waits */
     }
@@ -393,6 +403,7 @@ static void close_bed(bed *self)
     }
     assert_true(sim_job_close(self->job, 60 * SECOND));
     sim_job_free(self->job);
+    sim_devices_close(&self->devices);
     for (uint32_t i = 0; i < GO_ON_WORKERS_MAX * PHASES * STREAMS * ROUNDS; i++) {
         const slot *at =
             &self->workers[i / (PHASES * STREAMS * ROUNDS)].slots[0][0][0] + i % (PHASES * STREAMS * ROUNDS);

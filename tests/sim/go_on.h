@@ -6,7 +6,7 @@
 #ifndef TRIB_TESTS_SIM_GO_ON_H
 #define TRIB_TESTS_SIM_GO_ON_H
 
-#include "tests/sim/sim_bed.h"
+#include "tests/sim/sim_devices.h"
 
 enum { GO_ON_WORKERS_MAX = 5, GO_ON_DEATHS_MAX = 3 };
 
@@ -29,6 +29,8 @@ typedef struct go_on_setting {
     bool in_place, colocated;
     uint32_t first_dies; /* so many of the deaths hit the first members, the coordinator's process before others */
     bool joins;          /* the last worker joins at the boundary after the first phase */
+    bool on_devices;     /* declared tensors are in the memory of devices, whose jobs and streams take time */
+    bool shares;         /* two workers share a machine */
     bool gives_up;       /* some operations are cancelled, or have no time */
 } go_on_setting;
 

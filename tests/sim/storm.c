@@ -7,6 +7,8 @@
  *
  * Half of the jobs have a store (TRIB_STORE), which is slow, away for a while, reached by some only, or lies. Where it
  * does not lie all that are spared go on, however few, if others are killed.
+ *
+ * In a third of the jobs the tensors are in the memory of devices.
  */
 #include "tests/sim/storm.h"
 
@@ -135,6 +137,14 @@ static void draw_apart(storm *self, uint64_t seed)
     }
 }
 
+/* Numbers of its own, as those of the store. */
+static void plan_devices(storm *self, uint64_t seed)
+{
+    uint64_t state = seed * 67867967 + 17;
+    (void)storm_draw(&state, 2);
+    self->what.on_devices = storm_draw(&state, 3) == 0;
+}
+
 /* Numbers of its own, so that a seed's faults are the same with a store and without. */
 static void plan_store(storm *self, uint64_t seed)
 {
@@ -195,6 +205,7 @@ static void plan(storm *self, const storm_run *how)
     storm_plan_breaks(self, how->seed, last_ns);
     self->quiet_ns = last_ns + 14 * SECOND;
     plan_store(self, how->seed);
+    plan_devices(self, how->seed);
     for (uint32_t i = 0; i < self->fault_count; i++) {
         const fault *at = &self->faults[i];
         self->hit |= at->kind != START && at->kind != RESET ? at->members : 0;

@@ -1,13 +1,13 @@
 /*
  * test_continue_slices.c - reduce-scatters and all-to-alls in a job whose operations go on (TRIB_SURVIVE=continue). The
  * loss of a server of its own costs none; the loss of a worker ends those that it cuts short, alike on all that are
- * left. A server joins at a boundary.
+ * left. A server joins at a boundary. All that is so for tensors on devices, too.
  */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "engine/membership/coordinator_internal.h"
-#include "tests/sim/sim_bed.h"
+#include "tests/sim/sim_devices.h"
 
 enum { WORKERS = 3, SERVERS = 2, MEMBERS = WORKERS + SERVERS, STREAMS = 2, ROUNDS = 5, COUNT_MAX = 20000 };
 enum { SCATTER, PAIRS };
@@ -30,6 +30,8 @@ typedef struct worker {
 typedef struct bed {
     sim_job *job;
     bool joins; /* the last server comes at the boundary behind the first ROUNDS */
+    bool on_devices;
+    sim_devices devices;
     worker workers[WORKERS];
     char text[TRIB_ERROR_TEXT_SIZE];
 } bed;
@@ -111,6 +113,7 @@ static void on_done(const trib_result *result, void *user)
 static void begin(stream *at)
 {
     const worker *me = at->worker;
+    const sim_devices *devices = &me->bed->devices;
     trib_engine *engine = me->bed->job->members[me->index].engine;
     trib_error error = {.status = TRIB_OK};
     trib_op_params params;
@@ -131,8 +134,10 @@ static void begin(stream *at)
         at->input[i] = value(at, me->index, i);
         at->output[i] = -1;
     }
-    params.input = at->input;
-    params.output = at->output;
+    desc.flags = me->bed->on_devices ? TRIB_TENSOR_DEVICE : 0;
+    params.stream = me->bed->on_devices && at->round % 2 == 0 ? devices->stream : NULL;
+    params.input = sim_devices_address(devices, at->input);
+    params.output = sim_devices_address(devices, at->output);
     params.output_bytes = COUNT_MAX * sizeof(int32_t);
     params.done_cb = on_done;
     params.user = at;
@@ -184,8 +189,12 @@ static void open_bed(bed *self, uint32_t reactors, uint64_t seed)
     config.engine.peer_timeout_ns = 4 * SECOND;
     config.tweak = comes_later;
     config.user = self;
+    if (self->on_devices) {
+        sim_devices_open(&self->devices, &config, 1);
+    }
     self->job = sim_job_open(&config, &error);
     assert_non_null(self->job);
+    sim_devices_attach(&self->devices, self->job);
     trib_sim_process_freeze(self->job->members[MEMBERS - 1].process, self->joins);
     assert_true(sim_job_run(self->job, 30 * SECOND, founders_are_ready, NULL));
     trib_sim_process_freeze(self->job->members[MEMBERS - 1].process, false);
@@ -219,6 +228,7 @@ static void close_bed(bed *self)
 {
     assert_true(sim_job_close(self->job, 60 * SECOND));
     sim_job_free(self->job);
+    sim_devices_close(&self->devices);
     for (uint32_t i = 0; i < WORKERS * STREAMS; i++) {
         free(self->workers[i / STREAMS].streams[i % STREAMS].input);
         free(self->workers[i / STREAMS].streams[i % STREAMS].output);
@@ -240,16 +250,16 @@ static int64_t run(bed *self, uint32_t reactors, uint32_t dies, int64_t at_ns, u
     return trib_sim_now(self->job->sim) - began_ns;
 }
 
-/* A member dies at 60 moments of a run: of the servers in turn, or the last worker. */
+/* A member dies at 90 moments of a run: of the servers in turn, or the last worker. */
 static void die_at_each_moment(bool is_server, void (*judge)(const bed *self, uint32_t kill))
 {
     bed still = {.joins = false};
     const int64_t span_ns = run(&still, 1, MEMBERS, 0, 1);
     close_bed(&still);
-    for (uint32_t i = 0; i < 60; i++) {
-        bed self = {.joins = false};
+    for (uint32_t i = 0; i < 90; i++) {
+        bed self = {.on_devices = i % 3 == 0};
         const uint32_t dies = is_server ? WORKERS + i % SERVERS : WORKERS - 1;
-        (void)run(&self, 1 + i % 2, dies, span_ns * i / 60, i + 1);
+        (void)run(&self, 1 + i % 2, dies, span_ns * i / 90, i + 1);
         judge(&self, i);
         close_bed(&self);
     }
@@ -294,7 +304,7 @@ static void server_joins(void **state)
 {
     (void)state;
     for (uint32_t i = 0; i < 20; i++) {
-        bed self = {.joins = true};
+        bed self = {.joins = true, .on_devices = i % 3 == 0};
         const bool dies = i % 2 == 1; /* the one that was there does, while the other one waits, or afterwards */
         (void)run(&self, 1 + i % 2, dies ? WORKERS : MEMBERS, (int64_t)i * 300000, i + 1);
         for (uint32_t k = 0; k < WORKERS; k++) {

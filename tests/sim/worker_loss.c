@@ -79,15 +79,17 @@ static void begin(stream *at)
     desc.name = names[at->tensor];
     desc.dtype = TRIB_INT32;
     desc.count = count_of(at->tensor);
+    desc.flags = self->what->on_devices ? TRIB_TENSOR_DEVICE : 0;
     trib_status status = trib_tensor_declare(engine, &desc, &params.tensor, &error);
     for (uint32_t i = 0; i < desc.count; i++) {
         at->input[i] = value(at->epoch, at->tensor, at->round, me->rank, i);
     }
-    params.input = at->input;
-    params.output = at->output;
+    params.input = sim_devices_address(&self->devices, at->input);
+    params.output = sim_devices_address(&self->devices, at->output);
     params.done_cb = on_done;
     params.user = at;
     params.root = (int32_t)(at->round % me->count);
+    params.stream = self->what->on_devices && (at->round + at->tensor) % 2 == 0 ? self->devices.stream : NULL;
     if (status == TRIB_OK) {
         status = is_broadcast(self, at) ? trib_broadcast(engine, &params, NULL, &error)
                                         : trib_push_pull(engine, &params, NULL, &error);
@@ -179,9 +181,11 @@ void worker_loss_fail(const bed *self, const char *what)
     if (worker_loss_planted != BUG_NONE) {
         _exit(1);
     }
-    fail_msg("%u workers, %u servers, %u reactors, %u deaths, %s, %s, %s, seed %llu: %s", of->workers, of->servers,
-             of->reactors, of->deaths, of->in_place ? "in place" : "apart", of->mixes ? "with broadcasts" : "sums",
-             of->colocated ? "colocated" : "servers only", (unsigned long long)self->seed, what);
+    fail_msg("%u workers, %u servers, %u reactors, %u deaths, %s, %s, %s, %s%s, seed %llu: %s", of->workers,
+             of->servers, of->reactors, of->deaths, of->in_place ? "in place" : "apart",
+             of->mixes ? "with broadcasts" : "sums", of->colocated ? "colocated" : "servers only",
+             of->on_devices ? "on devices" : "on hosts", of->shares ? ", two a machine" : "",
+             (unsigned long long)self->seed, what);
 }
 
 void worker_loss_check_alike(const bed *self)
@@ -282,6 +286,7 @@ bed *worker_loss_open(const setting *what, uint64_t seed)
     config.engine.partition_bytes = 16384;
     config.engine.peer_timeout_ns = 4 * SECOND;
     config.has_store = what->has_store;
+    config.per_machine = what->shares ? 2 : 0;
     bed *self = calloc(1, sizeof *self);
     assert_non_null(self);
     const bool some_join = what->joins > 0 || what->late > 0;
@@ -289,9 +294,13 @@ bed *worker_loss_open(const setting *what, uint64_t seed)
     config.tweak = some_join ? joins_later : what->apart ? coordinates_apart : NULL;
     config.user = self;
     self->what = what;
+    if (what->on_devices) {
+        sim_devices_open(&self->devices, &config, what->shares && (what->workers - what->joins) % 2 == 0 ? 2 : 1);
+    }
     trib_error error = {.status = TRIB_OK};
     self->job = some_join || what->apart ? sim_job_open(&config, &error) : sim_bed_open(&config);
     assert_non_null(self->job);
+    sim_devices_attach(&self->devices, self->job);
     assert_true(!what->apart || sim_job_run(self->job, 30 * SECOND, workers_are_ready, NULL));
     for (uint32_t i = what->workers - what->joins; what->asleep && i < what->workers; i++) {
         trib_sim_process_freeze(self->job->members[i].process, true);
@@ -316,6 +325,7 @@ void worker_loss_close(bed *self)
 {
     assert_true(sim_job_close(self->job, 60 * SECOND));
     sim_job_free(self->job);
+    sim_devices_close(&self->devices);
     for (uint32_t i = 0; i < self->what->workers; i++) {
         if (self->workers[i].is_there) {
             close_worker(&self->workers[i]);

@@ -6,6 +6,7 @@
 #define TRIB_TESTS_SIM_WORKER_LOSS_H
 
 #include "tests/sim/sim_bed.h"
+#include "tests/sim/sim_devices.h"
 
 enum { WORKERS_MAX = 5, JOINERS_MAX = 2, ALL_MAX = WORKERS_MAX + JOINERS_MAX, SERVERS_MAX = 3 };
 enum { TENSORS = 4, ROUNDS = 5, COUNT_MAX = 20000, EPOCHS_MAX = 32, DEATHS_MAX = 3 };
@@ -40,6 +41,8 @@ typedef struct setting {
     uint32_t boundaries; /* workers ask for the next epoch where they are through with one whose number is not larger */
     bool has_store;      /* the job is kept in a store (TRIB_STORE) */
     bool apart;          /* the last server is none, but the coordinator in a process of its own; nobody joins */
+    bool on_devices;     /* tensors are in the memory of devices, whose jobs and streams take time */
+    bool shares;         /* two workers share a machine */
     uint32_t silent;     /* the number of the worker that never advances, from 1 on; 0: none */
 } setting;
 
@@ -48,6 +51,7 @@ typedef struct bed {
     const setting *what;
     uint64_t seed;
     uint32_t wrong, deaths_left;
+    sim_devices devices;
     worker workers[ALL_MAX];
     bool began[EPOCHS_MAX][ALL_MAX];                           /* the worker has been in that epoch */
     trib_status results[EPOCHS_MAX][TENSORS][ROUNDS][ALL_MAX]; /* TRIB_PENDING: none */

@@ -242,6 +242,7 @@ class Engine:
         self._passed = ctypes.c_void_p.from_param(self._handle.value)
         self.rank, self.size = config.rank, config.worker_count
         self.has_device = config.device not in (None, b'', b'none')
+        self.loss_undoes = config.survive >= _abi.TRIB_SURVIVE_WORKERS  # operations under way
         _open_engines.add(self)
         interrupts.watch(self)
         atexit.register(self._close_at_exit)

@@ -5,6 +5,8 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include "engine/base/handle.h"
+#include "engine/worker/op.h"
 #include "tests/loop/device/device_wrap.h"
 
 enum { RANKS = 2, COUNT = 1000 };
@@ -13,13 +15,16 @@ enum { RANKS = 2, COUNT = 1000 };
 
 static trib_device_ops ops;
 static trib_device_params told[RANKS]; /* parameters, by machine */
-static atomic_bool refuses, holds;     /* holds: no answer */
+static trib_device *devices[RANKS];
+static atomic_bool refuses, holds; /* holds: no answer */
 static atomic_int asked;
 
 static trib_status open_device(const trib_device_params *params, trib_device **out, trib_error *error)
 {
+    const trib_status status = trib_device_host_ops.open(params, out, error);
     told[params->machine] = *params;
-    return trib_device_host_ops.open(params, out, error);
+    devices[params->machine] = *out;
+    return status;
 }
 
 static trib_status stream_wait(trib_device *device, void *stream, const trib_device_end *end, trib_error *error)
@@ -49,12 +54,14 @@ typedef struct bed {
     int32_t data[RANKS][2][COUNT];
 } bed;
 
-static bool on_queue; /* the engines run in TRIB_MODE_QUEUE */
+static bool on_queue;         /* the engines run in TRIB_MODE_QUEUE */
+static trib_survive survives; /* of the next job */
 
 static void tweak(trib_config *config, int member)
 {
     on_devices(config, member);
     config->mode = on_queue ? TRIB_MODE_QUEUE : TRIB_MODE_THREADS;
+    config->survive = survives;
 }
 
 /* Prepares everything but the job. */
@@ -260,6 +267,59 @@ static void until_its_callback_begins(void **state)
     bed_close(&self);
 }
 
+/* The second rank's device keeps the sum that it is to take back. */
+static trib_device_job *_Atomic late;
+
+static void submit_late(trib_device *device, trib_device_job *given)
+{
+    if (device == devices[1] && given->kind == TRIB_DEVICE_TO_DEVICE) {
+        assert_null(atomic_load(&late)); /* the tensor is one partition */
+        atomic_store(&late, given);
+    } else {
+        trib_device_host_ops.submit(device, given);
+    }
+}
+
+static bool is_through(const trib_op *op)
+{
+    return atomic_load(&op->cores_left) == 0 && atomic_load(&late) != NULL;
+}
+
+/* Where a loss may still make an operation fail on all, the call does not return before it is certain that none will,
+ * though this worker is through with it. */
+static void until_no_loss_undoes_it(void **state)
+{
+    (void)state;
+    static bed self;
+    call one;
+    survives = TRIB_SURVIVE_WORKERS;
+    bed_prepare(&self, false);
+    ops.submit = submit_late;
+    open_job(&self.jobs, RANKS, 0, 1, tweak);
+    survives = TRIB_SURVIVE_NOTHING;
+    for (int rank = 0; rank < RANKS; rank++) {
+        self.tensors[rank][0] = declare_on_device(self.jobs.engines[rank], "a tensor", COUNT, 0, TRIB_OK);
+    }
+    trib_op *op = hand_in(&self, 0, 0, -1, NULL, NULL), *other = hand_in(&self, 1, 0, -1, NULL, NULL);
+    const trib_op *inside = trib_handle_find((uintptr_t)op, TRIB_HANDLE_OP);
+    for (int i = 0; !is_through(inside); i++) {
+        assert_true(i < 30000);
+        usleep(1000);
+    }
+    call_begin(&one, op);
+    for (int i = 1; i < 4; i++) {
+        await_count(&asked, i); /* each time the call finds that it is not over */
+        launch(0);
+    }
+    assert_false(atomic_load(&one.has_returned));
+    trib_device_host_ops.submit(devices[1], atomic_load(&late));
+    pthread_join(one.thread, NULL);
+    assert_int_equal(one.status, TRIB_OK);
+    finish(op);
+    finish(other);
+    bed_close(&self);
+}
+
 typedef struct asks {
     trib_op *pending;
     trib_status status;
@@ -340,6 +400,7 @@ int main(void)
         cmocka_unit_test(until_something_is_launched), cmocka_unit_test(until_the_operation_is_over),
         cmocka_unit_test(although_it_is_given_back),   cmocka_unit_test(until_its_callback_begins),
         cmocka_unit_test(never_in_a_callback),         cmocka_unit_test(never_in_a_callback_while_joining),
+        cmocka_unit_test(until_no_loss_undoes_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
