@@ -349,7 +349,6 @@ trib_status trib_coordinator_take_join(trib_coordinator *self, trib_link *link, 
         take_slot(self, at, link, &info);
         log_settings(self, at->info.name, &settings);
         if (trib_formation_gathers(self)) {
-            at->advances = false;
             trib_formation_check(self);
         } else if (self->joined == trib_coordinator_slots(self)) {
             trib_coordinator_start_running(self);

@@ -142,6 +142,7 @@ void trib_election_settle(trib_election *self, const trib_vote *decided, uint32_
 {
     trib_formation *formation = trib_election_formation(self);
     trib_assert(trib_election_can_share(self, decided));
+    trib_assert(!formation->coordinates); /* a process that keeps the membership takes part in no election */
     for (uint32_t i = 0; i < decided->count; i++) {
         trib_commit_settle(self->core, i, decided->rounds[i]);
     }
@@ -278,7 +279,6 @@ static trib_status voter_received(trib_link *link, const trib_frame *frame, cons
         self->decided.at_boundary = frame->chunk != 0;
         if (trib_election_can_share(self, &self->decided)) {
             trib_election_settle(self, &self->decided, frame->round);
-            trib_election_formation(self)->coordinates = false;
             trib_election_formation(self)->moved = true;
             const trib_address address = *address_of(self, self->candidate);
             trib_election_go_on(self, &address);
@@ -300,8 +300,7 @@ static void voter_closed(trib_link *link, trib_status status, const char *reason
     self->has_failed = !link->session.is_established;
     self->is_refused = trib_election_refuses(&self->refused_since_ns, link->redial.is_refused,
                                              trib_now(link->core->reactor), TRIB_ELECTION_REFUSED_NS);
-    trib_vote_clear(&self->decided);
-    trib_election_let_go(self);
+    trib_election_let_go(self); /* what has arrived of the decision stays: the candidate would tell the same again */
 }
 
 static const trib_link_upcalls voter_upcalls = {

@@ -31,7 +31,6 @@ static void ask(trib_link *link)
 static void come_back(trib_election *self)
 {
     trib_engine *engine = self->core->engine;
-    trib_formation *formation = trib_election_formation(self);
     const trib_address address = engine->member->coordinator;
     const uint32_t ballot = self->former.ballot;
     self->former.has_answered = false;
@@ -41,7 +40,6 @@ static void come_back(trib_election *self)
     }
     self->former.link = NULL;
     trib_election_settle(self, &self->former.decided, ballot);
-    formation->coordinates = false;
     self->cause = trib_cause_note(TRIB_PEER_LOST, engine->member_id,
                                   "the epoch has ended while this process had no connection to the coordinator");
     trib_election_release(self);

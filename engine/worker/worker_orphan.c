@@ -177,7 +177,6 @@ static void make_orphan(trib_core *core, trib_task *task)
     pthread_mutex_unlock(&core->engine->mutex);
     /* Core 0 had written the owner before it told of the loss (trib_server_loss_take). */
     trib_assert(!trib_losses_has_among(&core->engine->losses, core->losses_taken, task->owner.member));
-    memset(task->kept, 0, sizeof task->kept); /* the new owner answers no round that was given up before */
     task->held_back = false;
     orphan->was_open = mine->active != NULL && trib_task_is_open(task) && task->chunks_received < task->chunk_count;
     if (mine->active != NULL && task->op_core != NULL) {

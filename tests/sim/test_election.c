@@ -23,22 +23,6 @@ static void run_for(const bed *self, int64_t for_ns)
     (void)sim_job_run(self->job, trib_sim_now(self->job->sim) + for_ns, never, NULL);
 }
 
-/* All workers but those in the set are through with an epoch of their own. */
-static bool others_are_over(const bed *self, uint32_t set)
-{
-    uint32_t left = 0;
-    for (uint32_t i = 0; i < self->what->workers; i++) {
-        left += (set >> i & 1) == 0;
-    }
-    for (uint32_t i = 0; i < self->what->workers; i++) {
-        const worker *at = &self->workers[i];
-        if ((set >> i & 1) == 0 && (at->is_out || at->changing || at->count != left || at->through < TENSORS)) {
-            return false;
-        }
-    }
-    return true;
-}
-
 static void expect_all_but(bed *self, uint32_t set, uint32_t kind);
 
 static void cut_off(const bed *self, uint32_t member, bool begins)
@@ -83,7 +67,7 @@ static void left_behind(void **state)
             fail_msg("kind %u: %s", kind, ended->text);
         }
         run_for(self, 60 * SECOND);
-        if (!others_are_over(self, others_out)) {
+        if (!worker_loss_are_over(self, others_out)) {
             fail_msg("kind %u: the others have not gone on: %s", kind, self->text);
         }
         worker_loss_close(self);
@@ -194,7 +178,7 @@ static bool two_elections_seed(uint64_t seed)
     if (counts) {
         assert_int_equal(votes.differ, 0);
         assert_true(last->ended_told);
-        if (!others_are_over(self, 0x13)) {
+        if (!worker_loss_are_over(self, 0x13)) {
             fail_msg("seed %llu: the others have not gone on: %s", (unsigned long long)seed, self->text);
         }
         if (strstr(last->ended.text, "another member has decided") == NULL &&
@@ -293,7 +277,7 @@ static void servers_keep_their_ids(void **state)
     assert_true(sim_job_run(self->job, until_ns, one_is_back, NULL));
     trib_sim_process_freeze(self->job->members[first].process, false);
     run_for(self, 30 * SECOND);
-    assert_true(others_are_over(self, 1u << 2));
+    assert_true(worker_loss_are_over(self, 1u << 2));
     for (uint32_t i = first; i < first + 2; i++) {
         const trib_engine *engine = self->job->members[i].engine;
         assert_int_equal(engine->roster->members[engine->formation.place].former, i);
@@ -326,7 +310,7 @@ static void one_refusal_is_no_death(void **state)
     assert_true(sim_job_run(self->job, trib_sim_now(self->job->sim) + 3 * SECOND, was_refused, &voter));
     trib_sim_node_reject(node, false);
     run_for(self, 60 * SECOND);
-    if (!others_are_over(self, 1)) {
+    if (!worker_loss_are_over(self, 1)) {
         fail_msg("the others have not gone on: %s", self->text);
     }
     worker_loss_close(self);
@@ -336,7 +320,7 @@ static void one_refusal_is_no_death(void **state)
 
 static void expect_all_but(bed *self, uint32_t set, uint32_t kind)
 {
-    if (!others_are_over(self, set)) {
+    if (!worker_loss_are_over(self, set)) {
         fail_msg("kind %u: the others have not gone on: %s", kind, self->text);
     }
     worker_loss_check_alike(self);

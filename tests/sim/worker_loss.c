@@ -175,6 +175,21 @@ static bool is_over(sim_job *job, void *argument)
     return true;
 }
 
+bool worker_loss_are_over(const bed *self, uint32_t set)
+{
+    uint32_t left = 0;
+    for (uint32_t i = 0; i < self->what->workers; i++) {
+        left += (set >> i & 1) == 0;
+    }
+    for (uint32_t i = 0; i < self->what->workers; i++) {
+        const worker *at = &self->workers[i];
+        if ((set >> i & 1) == 0 && (at->is_out || at->changing || at->count != left || at->through < TENSORS)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 void worker_loss_fail(const bed *self, const char *what)
 {
     const setting *of = self->what;

@@ -68,6 +68,8 @@ void worker_loss_begin(bed *self, uint32_t index);
 int64_t worker_loss_run(const setting *what, const int64_t *die_ns, uint64_t seed);
 /* An operation has succeeded on all that are left and go on, or on none. */
 void worker_loss_check_alike(const bed *self);
+/* All workers but those in the set are through with an epoch of their own. */
+bool worker_loss_are_over(const bed *self, uint32_t set);
 void worker_loss_fail(const bed *self, const char *what);
 /* Makes `times` runs, in each of which members die at random times. */
 void worker_loss_sweep(const setting *what, uint32_t times);

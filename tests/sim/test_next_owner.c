@@ -1,0 +1,100 @@
+/*
+ * test_next_owner.c - a partition's next owner is lost, too, while a worker gives it the sum that the first one had
+ * handed out to some (worker_orphan.h). The one after it asks anew, and all have the sum.
+ */
+#include <stdlib.h>
+
+#include "engine/worker/worker_orphan.h"
+#include "tests/sim/sim_bed.h"
+
+enum { WORKERS = 3, SERVERS = 3, COUNT = 30000, TIMES = 60 };
+
+static uint32_t given_to; /* the owner that a worker has last been asked to give a sum to; 0: none */
+
+__typeof__(trib_orphan_resume) __real_trib_orphan_resume, __wrap_trib_orphan_resume;
+trib_status __wrap_trib_orphan_resume(trib_link *link, const trib_frame *frame, trib_error *error)
+{
+    given_to = frame->round > 0 && link->peer >= WORKERS ? link->peer : given_to;
+    return __real_trib_orphan_resume(link, frame, error);
+}
+
+static bool is_given(sim_job *job, void *unused)
+{
+    (void)job;
+    (void)unused;
+    return given_to != 0;
+}
+
+static bool all_done(sim_job *job, void *argument)
+{
+    const exchange *ops = argument;
+    bool done = true;
+    (void)job;
+    for (uint32_t i = 0; i < WORKERS; i++) {
+        done = done && ops[i].done > 0;
+    }
+    return done;
+}
+
+/* Returns true if a sum was being given to the second one that dies. Chunks go one by one, so the copy has not left
+ * when it dies. */
+static bool next_owner_dies(uint64_t seed)
+{
+    sim_job_config config = sim_job_config_default(WORKERS, SERVERS);
+    config.seed = seed;
+    config.link.egress_bits = config.link.ingress_bits = UINT64_C(100000000);
+    config.net.unsent_bytes = 4096;
+    config.net.window_bytes = 16384;
+    config.engine.survive = TRIB_SURVIVE_SERVERS;
+    config.engine.colocate = TRIB_COLOCATE_OFF;
+    config.engine.push_credit_bytes = 4096;
+    config.engine.chunk_bytes = 4096;
+    config.engine.partition_bytes = 32768;
+    sim_job *job = sim_bed_open(&config);
+    exchange ops[WORKERS] = {{.buffer = NULL}};
+    for (uint32_t rank = 0; rank < WORKERS; rank++) {
+        ops[rank].buffer = malloc(COUNT * sizeof(int32_t));
+        for (uint32_t i = 0; i < COUNT; i++) {
+            ops[rank].buffer[i] = (int32_t)(i * (rank + 1));
+        }
+        sim_bed_begin(job, rank, "a", COUNT, &ops[rank], 0, NULL);
+    }
+    given_to = 0;
+    const int64_t began_ns = trib_sim_now(job->sim);
+    (void)sim_job_run(job, began_ns + (int64_t)(seed * (SECOND / 2000)), NULL, NULL);
+    sim_job_kill(job, WORKERS);
+    const bool counts = sim_job_run(job, began_ns + 5 * SECOND, is_given, NULL);
+    if (counts) {
+        sim_job_kill(job, given_to);
+    }
+    if (!sim_job_run(job, began_ns + 100 * SECOND, all_done, ops)) {
+        fail_msg("seed %llu: an operation hangs", (unsigned long long)seed);
+    }
+    for (uint32_t rank = 0; rank < WORKERS; rank++) {
+        assert_int_equal(ops[rank].status, TRIB_OK);
+        for (uint32_t i = 0; i < COUNT; i++) {
+            assert_int_equal(ops[rank].buffer[i], i * 6);
+        }
+        free(ops[rank].buffer);
+    }
+    assert_true(sim_job_close(job, 60 * SECOND));
+    sim_job_free(job);
+    return counts;
+}
+
+static void the_next_owner_is_lost_too(void **state)
+{
+    (void)state;
+    uint32_t counted = 0;
+    for (uint64_t seed = 1; seed <= TIMES; seed++) {
+        counted += next_owner_dies(seed);
+    }
+    print_message("a sum was being given in %u of %u runs\n", counted, TIMES);
+    assert_true(counted >= TIMES / 6);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_next_owner_is_lost_too)};
+    return cmocka_run_group_tests_name("next owner", tests, NULL, NULL);
+}
