@@ -50,6 +50,8 @@ void trib_link_free(trib_link *link)
     trib_assert(link->session.first == NULL && link->arrival_count == 0);
     trib_assert(link->self_head == NULL);
     trib_redial_close(link);
+    trib_redial_forget(link);
+    trib_link_handshake_forget_half_open(link);
     trib_timer_stop(link->host->reactor, &link->session.ack);
     trib_timer_stop(link->host->reactor, &link->deadline);
     trib_scheduler_forget(link);
@@ -78,6 +80,9 @@ void trib_link_set_state(trib_link *link, trib_link_state state)
     trib_assert(state <= TRIB_LINK_CLOSING && link->state <= TRIB_LINK_CLOSING);
     trib_assert((may_follow[state] & (1u << link->state)) != 0);
     link->state = state;
+    if (state == TRIB_LINK_CLOSING) {
+        trib_redial_forget(link);
+    }
     if (state == TRIB_LINK_READY) {
         trib_trace_link(link->host, TRIB_TRACE_LINK_READY, link, link->purpose);
     }
@@ -292,10 +297,12 @@ static void transport_accepted(trib_listener *listener, trib_conn *conn)
     }
     trib_assert(link->main == NULL && !link->outgoing);
     link->conn = conn;
+    trib_link_handshake_note_half_open(link);
     link->credit = host->pull_credit;
     if (host->is_closed && !trib_link_host_is_leaving(host)) {
         /* the core closes, or opens again, when this link has gone, too */
-        link->proved = true; /* no line about a stranger; the transport goes on to bound such connections */
+        /* no line about a stranger; the transport goes on to bound such connections */
+        trib_link_handshake_note_proved(link);
         trib_link_close(link, false, TRIB_CLOSED, "this member's job is over");
         return;
     }

@@ -14,6 +14,7 @@
 #ifndef TRIB_ENGINE_LINK_LINK_H
 #define TRIB_ENGINE_LINK_LINK_H
 
+#include "engine/base/hash.h"
 #include "engine/base/limits.h"
 #include "engine/wire/auth.h"
 #include "engine/link/egress.h"
@@ -127,7 +128,9 @@ struct trib_link {
     void *user;                 /* for the upper layer */
     trib_conn *conn;            /* NULL: a link to this process's own server, or there is no connection now */
     trib_link *next, *previous; /* of host->links (utlist.h) */
-    trib_link_state state;      /* only trib_link_set_state changes it */
+    trib_link *next_half_open, *previous_half_open; /* of host->half_open (utlist.h) */
+    UT_hash_handle hh;                              /* of host->sessions, by session.id */
+    trib_link_state state;                          /* only trib_link_set_state changes it */
     trib_purpose purpose;
     trib_link_role role;
     uint32_t peer;         /* member id, TRIB_NO_MEMBER if not known */
@@ -136,6 +139,7 @@ struct trib_link {
     bool outgoing;         /* this side makes the connections */
     uint32_t peer_epoch;   /* acceptor: the epoch in the peer's PROOF */
     bool proved;           /* the peer has proved the token, or the link was rejected after that */
+    bool is_half_open;     /* the link is in host->half_open */
 
     trib_link_session session;
     trib_link_redial redial;

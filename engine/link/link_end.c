@@ -23,11 +23,19 @@ static void begin_closing(trib_link *link)
     }
 }
 
+static void note_dropped(trib_link *link, bool is_dropped)
+{
+    link->is_dropped = is_dropped;
+    if (is_dropped) {
+        trib_link_handshake_forget_half_open(link);
+    }
+}
+
 static void end_connection(trib_link *link, bool flush)
 {
     begin_closing(link);
     if (link->conn != NULL) {
-        link->is_dropped = !flush;
+        note_dropped(link, !flush);
         link->conn->transport->ops->conn_close(link->conn, flush);
     } else {
         trib_reactor_defer(link->host->reactor, &link->self_post);
@@ -51,7 +59,7 @@ void trib_link_close_one(trib_link *link, bool flush, const trib_cause *cause)
             link->leaving = false;
             end_connection(link, link->state == TRIB_LINK_LEAVING);
         } else if (!flush && link->conn != NULL) {
-            link->is_dropped = true;
+            note_dropped(link, true);
             link->conn->transport->ops->conn_close(link->conn, false);
         }
         return;

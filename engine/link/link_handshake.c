@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <utlist.h>
+
 #include "engine/base/assert.h"
 #include "engine/link/link_host.h"
 #include "engine/link/link_priority.h"
@@ -138,6 +140,12 @@ trib_status trib_link_handshake_check_epoch(trib_link *link, const trib_frame *f
                                 link->handshake.member);
 }
 
+static void note_proved(trib_link *link)
+{
+    trib_link_handshake_note_proved(link);
+    link->conn->proved = true;
+}
+
 static void become_ready(trib_link *link)
 {
     if (link->state == TRIB_LINK_CLOSING) {
@@ -147,7 +155,7 @@ static void become_ready(trib_link *link)
     trib_timer_stop(link->host->reactor, &link->deadline);
     trib_timer_stop(link->host->reactor, &link->redial.timer);
     trib_link_set_state(link, TRIB_LINK_READY);
-    link->proved = link->conn->proved = true;
+    note_proved(link);
     trib_session_establish(link);
     link->upcalls->ready(link);
 }
@@ -200,7 +208,7 @@ static trib_status take_welcome(trib_link *link, const unsigned char *payload, t
 
 static trib_status send_gone(trib_link *link)
 {
-    link->proved = link->conn->proved = true;
+    note_proved(link);
     send_welcome(link, TRIB_NO_SESSION);
     trib_link_close(link, true, TRIB_PEER_LOST, "there is no such session");
     return TRIB_OK;
@@ -212,7 +220,7 @@ static trib_status welcome_new(trib_link *link, trib_error *error)
     const bool is_second = link->purpose == TRIB_PURPOSE_PRIORITY || link->purpose == TRIB_PURPOSE_SUBFLOW;
     if (link->host->is_closed || (is_second && trib_link_find_main(link) == NULL)) {
         /* rejected, but not logged as half-open: the main link may have just ended */
-        link->proved = link->conn->proved = true;
+        note_proved(link);
         return trib_error_set(error, TRIB_PROTOCOL, "a second connection of a link that is not there, or a third");
     }
     trib_link_handshake_welcome(link);
@@ -275,7 +283,7 @@ static trib_status take_proof(trib_link *link, const unsigned char *payload, tri
     case TRIB_RESUME_GONE:
         return send_gone(link);
     case TRIB_RESUME_STALE:
-        link->proved = link->conn->proved = true;
+        note_proved(link);
         return trib_error_set(error, TRIB_PROTOCOL, "an outdated attempt to connect again");
     }
     trib_unreachable();
@@ -321,38 +329,47 @@ static uint32_t most_unproved(const trib_link_host *host)
     return trib_half_open_max() / host->engine->core_count + trib_link_handshake_at_once(host->engine);
 }
 
-/* A link that flushes holds its descriptor until the peer has read; one that was dropped ends within the turn. */
-static bool is_unproved(const trib_link *link)
+void trib_link_handshake_note_half_open(trib_link *link)
 {
-    return link->conn != NULL && !link->outgoing && !link->proved && !link->is_dropped;
+    trib_assert(link->conn != NULL && !link->outgoing && !link->proved && !link->is_half_open);
+    DL_PREPEND2(link->host->half_open, link, previous_half_open, next_half_open);
+    link->is_half_open = true;
+    link->host->half_open_count++;
 }
 
+void trib_link_handshake_forget_half_open(trib_link *link)
+{
+    if (link->is_half_open) {
+        trib_assert(link->host->half_open_count > 0);
+        DL_DELETE2(link->host->half_open, link, previous_half_open, next_half_open);
+        link->is_half_open = false;
+        link->host->half_open_count--;
+    }
+}
+
+void trib_link_handshake_note_proved(trib_link *link)
+{
+    trib_link_handshake_forget_half_open(link);
+    link->proved = true;
+}
+
+/* A link that flushes holds its descriptor until the peer has read, so it stays half-open. One that is dropped ends
+ * within the turn. */
 void trib_link_handshake_make_room(trib_link_host *host)
 {
-    trib_link *oldest = NULL;
-    uint32_t count = 0;
-    for (trib_link *link = host->links; link != NULL; link = link->next) { /* newest first */
-        if (is_unproved(link)) {
-            oldest = link;
-            count++;
-        }
-    }
-    if (count >= most_unproved(host)) {
-        trib_assert(oldest != NULL); /* a reactor keeps room for all members */
-        trib_link_close(oldest, false, TRIB_TIMEOUT, "too many others have come and not proved the token");
+    if (host->half_open_count >= most_unproved(host)) {
+        trib_assert(host->half_open != NULL); /* a reactor keeps room for all members */
+        trib_link_close(host->half_open->previous_half_open, false, TRIB_TIMEOUT,
+                        "too many others have come and not proved the token");
     }
 }
 
 bool trib_link_handshake_send_away(trib_link_host *host)
 {
-    bool some = false;
-    trib_link *next;
-    for (trib_link *link = host->links; link != NULL; link = next) {
-        next = link->next;
-        if (is_unproved(link)) {
-            trib_link_close(link, false, TRIB_TIMEOUT, "nobody else can be let in, and it has not proved the token");
-            some = true;
-        }
+    const bool some = host->half_open != NULL;
+    while (host->half_open != NULL) {
+        trib_link_close(host->half_open, false, TRIB_TIMEOUT,
+                        "nobody else can be let in, and it has not proved the token");
     }
     return some;
 }
@@ -363,7 +380,7 @@ void trib_link_handshake_stop(trib_link_host *host)
     for (trib_link *link = host->links, *next; link != NULL; link = next) {
         next = link->next;
         if (link->state == TRIB_LINK_AWAIT_HELLO || link->state == TRIB_LINK_AWAIT_PROOF) {
-            link->proved = true; /* no line about a stranger */
+            trib_link_handshake_note_proved(link); /* no line about a stranger */
             trib_link_close(link, false, TRIB_CLOSED, "this member's job is over");
         }
     }

@@ -29,6 +29,12 @@ bool trib_link_handshake_may_send(const trib_link *link);
 uint32_t trib_link_handshake_at_once(const struct trib_engine *engine);
 /* Makes room for an accepted connection: the oldest half-open link ends if there are too many. */
 void trib_link_handshake_make_room(trib_link_host *host);
+/* Notes that the accepted link has proved nothing yet. */
+void trib_link_handshake_note_half_open(trib_link *link);
+/* The link is not half-open any more, or never was. */
+void trib_link_handshake_forget_half_open(trib_link *link);
+/* The peer has proved the token, or the link is rejected without a line about a stranger. */
+void trib_link_handshake_note_proved(trib_link *link);
 /* Ends all half-open links of the reactor. Returns false if there were none. */
 bool trib_link_handshake_send_away(trib_link_host *host);
 /* Ends half-open links that nobody has turned away yet, because the host is closed and none of its links leaves. */

@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "engine/base/assert.h"
+
 void *trib_link_zalloc(trib_link_host *host, size_t size)
 {
     return trib_job_zalloc(host->engine, &host->stats->allocations, size);
@@ -18,6 +20,8 @@ void trib_link_host_open(trib_link_host *host)
 
 void trib_link_host_close(trib_link_host *host)
 {
+    trib_assert(host->half_open == NULL && host->half_open_count == 0);
+    trib_assert(host->sessions[false] == NULL && host->sessions[true] == NULL);
     trib_session_close_host(host);
     while (host->free_outs != NULL) {
         trib_send_record *out = host->free_outs;

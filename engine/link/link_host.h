@@ -33,8 +33,13 @@ struct trib_link_host {
     uint32_t epoch;       /* epoch of the roster that this reactor knows, 0: none yet; put into every frame */
     bool is_closed;       /* the job is over, and only links that leave get another connection */
 
-    trib_timer life;  /* lets silent links show life (link_session.h) */
-    trib_link *links; /* all links, newest first (utlist.h) */
+    trib_timer life;          /* lets silent links show life (link_session.h) */
+    trib_link *links;         /* all links, newest first (utlist.h) */
+    trib_link *half_open;     /* accepted links that hold a descriptor and have proved nothing, newest first */
+    uint32_t half_open_count; /* their number */
+    /* Links that a peer may name: [0] accepted and established ones, [1] those that this side has made. One process may
+     * have both ends. */
+    trib_link *sessions[2];
     trib_scheduler scheduler;
     uint32_t push_credit, pull_credit; /* bytes */
     trib_send_record *free_outs;       /* records for reuse */

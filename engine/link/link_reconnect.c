@@ -128,7 +128,7 @@ trib_status trib_redial_begin(trib_link *link, const trib_address *to)
     trib_link_host *host = link->host;
     host->reactor->ops->random(host->reactor, (unsigned char *)&link->session.id, sizeof link->session.id);
     link->session.id |= 1; /* 0 stands for no session */
-    return try_address(link);
+    return trib_redial_note_session(link) ? try_address(link) : TRIB_NO_MEMORY;
 }
 
 /* The next attempt is due, or this one takes too long. */
@@ -325,14 +325,12 @@ static void adopt(trib_link *link)
     }
 }
 
+/* The link of that session, which does not close. */
 static trib_link *find_session(const trib_link *candidate, bool outgoing)
 {
-    trib_link *link = candidate->session.id != 0 ? candidate->host->links : NULL;
-    while (link != NULL && (link == candidate || link->session.id != candidate->session.id ||
-                            link->outgoing != outgoing || (!outgoing && !link->session.is_established) ||
-                            link->state == TRIB_LINK_CLOSING || link->purpose == TRIB_PURPOSE_CALL)) {
-        link = link->next;
-    }
+    trib_link *link = NULL;
+    HASH_FIND(hh, candidate->host->sessions[outgoing], &candidate->session.id, sizeof candidate->session.id, link);
+    trib_assert(link == NULL || (link != candidate && link->outgoing == outgoing && link->state != TRIB_LINK_CLOSING));
     return link;
 }
 
@@ -375,7 +373,7 @@ trib_resume_answer trib_redial_take(trib_link *candidate)
     trib_assert(candidate->redial.resumes == NULL && candidate->redial.successor == NULL);
     link->redial.successor = candidate;
     candidate->redial.resumes = link;
-    candidate->proved = true;
+    trib_link_handshake_note_proved(candidate);
     if (link->conn != NULL) {
         link->conn->transport->ops->conn_close(link->conn, false); /* its end comes, and then the successor's turn */
     } else {
@@ -390,6 +388,25 @@ void trib_redial_open(trib_link *link)
 {
     link->redial.timer.fired = timer_fired;
     link->redial.timer.user = link;
+}
+
+bool trib_redial_note_session(trib_link *link)
+{
+    trib_link **head = &link->host->sessions[link->outgoing];
+    if (link->session.id == 0 || link->purpose == TRIB_PURPOSE_CALL) {
+        return true;
+    }
+    trib_assert(link->hh.tbl == NULL && link->state != TRIB_LINK_CLOSING);
+    HASH_ADD(hh, *head, session.id, sizeof link->session.id, link);
+    return link->hh.tbl != NULL;
+}
+
+void trib_redial_forget(trib_link *link)
+{
+    if (link->hh.tbl != NULL) {
+        HASH_DEL(link->host->sessions[link->outgoing], link);
+        link->hh.tbl = NULL;
+    }
 }
 
 void trib_redial_close(trib_link *link)

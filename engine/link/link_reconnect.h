@@ -22,6 +22,10 @@
 
 /* Prepares the timer of a new link. */
 void trib_redial_open(trib_link *link);
+/* Makes the link one that a peer's handshake can name, until it closes. Returns false if memory runs out. */
+TRIB_CHECKED bool trib_redial_note_session(trib_link *link);
+/* No peer can name the link any more. */
+void trib_redial_forget(trib_link *link);
 /* Stops the search for another connection of the link, because the link ends. */
 void trib_redial_close(trib_link *link);
 

@@ -292,6 +292,9 @@ void trib_session_establish(trib_link *link)
     link->session.is_kept =
         link->purpose != TRIB_PURPOSE_CALL && (link->conn->transport->ops->flags & TRIB_TRANSPORT_BREAKS) != 0;
     link->session.last_sent_ns = trib_now(link->host->reactor);
+    /* A link that nobody can name for lack of memory does not outlive its connection. */
+    const bool can_resume = link->outgoing || trib_redial_note_session(link);
     /* Until the job runs, a rank becomes free as soon as its control link has gone. */
-    link->redial.survives = link->session.is_kept && (link->outgoing || link->purpose != TRIB_PURPOSE_CONTROL);
+    link->redial.survives =
+        link->session.is_kept && can_resume && (link->outgoing || link->purpose != TRIB_PURPOSE_CONTROL);
 }

@@ -78,8 +78,9 @@ static bool expect(trib_coordinator *self, bool at_boundary)
     formation->lost_text[0] = '\0';
     for (uint32_t i = 0; i < count; i++) {
         expected[i] = !self->slots[i].left;
-        /* A server that is lost may be cut off, and vote elsewhere. */
-        formation->electors += expected[i] || (self->slots[i].lost && !self->slots[i].is_let_go);
+        /* A server that is lost may be cut off, and vote elsewhere; so may one that has not been told yet to go. */
+        const bool has_gone = self->slots[i].is_let_go && !self->slots[i].drains;
+        formation->electors += expected[i] || (self->slots[i].lost && !has_gone);
     }
     return true;
 }

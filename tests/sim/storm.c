@@ -404,11 +404,28 @@ static void run_faults(storm *self, int64_t began_ns)
     }
 }
 
-/* Where faults hit a minority only the others go on, also if faults pass. A member that joins has a vote from then on.
- * With a store a minority goes on if the others are dead. */
+/* True if the member is new in the last roster of some worker that has ended, and never got that roster: it cannot vote
+ * about the epoch in whose majority it counts. */
+static bool lacks_roster(const storm *self, uint32_t member)
+{
+    const trib_engine *engine = self->bed->job->members[member].engine;
+    bool lacks = false;
+    for (uint32_t i = 0; i < self->what.workers && engine->roster == NULL; i++) {
+        const trib_roster *roster = self->bed->job->members[i].engine->roster;
+        const bool has_ended = roster != NULL && is_initial(self, i) && self->bed->workers[i].is_out;
+        for (uint32_t k = 0; has_ended && k < roster->member_count; k++) {
+            const char *address = roster->members[k].addresses[0].text;
+            lacks = lacks || strcmp(address, engine->cores[0].host.address.text) == 0;
+        }
+    }
+    return lacks;
+}
+
+/* Where faults hit a minority only the others go on, also if faults pass. A member that joins has a vote as soon as it
+ * has the roster. With a store a minority goes on if the others are dead. */
 static void check_majority(storm *self)
 {
-    uint32_t spared = 0, hit = 0, workers_out = 0;
+    uint32_t spared = 0, hit = 0, mute = 0, workers_out = 0;
     bool suffices = self->what.has_store && self->lie == TRIB_SIM_TRUTH;
     for (uint32_t i = 0; i < self->fault_count; i++) {
         suffices = suffices && (self->faults[i].kind == KILL || self->faults[i].kind == START);
@@ -416,14 +433,15 @@ static void check_majority(storm *self)
     for (uint32_t i = 0; i < storm_members(self); i++) {
         spared += !is_hit(self, i) && is_initial(self, i);
         hit += is_hit(self, i);
+        mute += !is_hit(self, i) && lacks_roster(self, i);
         workers_out +=
             i < self->what.workers && !is_hit(self, i) && is_initial(self, i) && self->bed->workers[i].is_out;
     }
-    suffices = self->what.has_store ? suffices : spared > hit;
+    suffices = self->what.has_store ? suffices : spared > hit + mute;
     if (suffices && workers_out > 0) {
         char text[TRIB_ERROR_TEXT_SIZE + 80];
-        snprintf(text, sizeof text, "%u of %u members are spared, %u hit, and %u workers ended: %s", spared,
-                 storm_members(self), hit, workers_out, self->bed->text);
+        snprintf(text, sizeof text, "%u of %u members are spared, %u hit, %u without a vote, and %u workers ended: %s",
+                 spared, storm_members(self), hit, mute, workers_out, self->bed->text);
         fail_of(self, text);
     }
 }

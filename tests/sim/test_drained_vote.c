@@ -1,0 +1,49 @@
+/*
+ * test_drained_vote.c - a server asks the coordinator to leave, which stands still, and votes for another one then. The
+ * coordinator reads that later, while it reaches one worker alone. The server counts in its majority, as it has voted.
+ */
+#include "engine/core/core.h"
+#include "tests/sim/worker_loss.h"
+
+enum { WORKERS = 4, SERVER = WORKERS };
+
+static bool is_elected(sim_job *job, void *argument)
+{
+    (void)argument;
+    return job->members[2].engine->formation.coordinates;
+}
+
+static bool others_have_ended(sim_job *job, void *argument)
+{
+    (void)argument;
+    return job->members[0].ended_told && job->members[1].ended_told;
+}
+
+static void freeze(const sim_job *job, bool begins)
+{
+    trib_sim_process_freeze(job->members[0].process, begins);
+    trib_sim_process_freeze(job->members[1].process, begins);
+}
+
+static void half_is_no_majority(void **state)
+{
+    (void)state;
+    const setting what = {.workers = WORKERS, .servers = 1, .reactors = 1, .colocated = true};
+    bed *self = worker_loss_open(&what, 1);
+    sim_job *job = self->job;
+    freeze(job, true);
+    assert_true(sim_job_drain(job, SERVER));
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 100 * SECOND, is_elected, self));
+    trib_sim_node_regroup(job->members[0].node, 1);
+    trib_sim_node_regroup(job->members[1].node, 1);
+    freeze(job, false);
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 100 * SECOND, others_have_ended, self));
+    assert_false(job->members[2].ended_told || job->members[3].ended_told);
+    worker_loss_close(self);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(half_is_no_majority)};
+    return cmocka_run_group_tests_name("a drained server's vote", tests, NULL, NULL);
+}

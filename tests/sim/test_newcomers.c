@@ -1,0 +1,118 @@
+/*
+ * test_newcomers.c - the coordinator is lost just after it has sent the roster that lets workers in. These count in the
+ * majority of that epoch, also where they lack the roster and cannot vote: they may have gone on with it, for all that
+ * the others know (membership/election.h).
+ */
+#include "engine/membership/coordinator_internal.h"
+#include "tests/sim/worker_loss.h"
+
+enum { FORMER = 3, NEWCOMERS = 2 };
+
+/* The coordinator has just sent the roster of the second epoch. */
+static bool has_sent_roster(sim_job *job, void *argument)
+{
+    (void)argument;
+    const trib_coordinator *coordinator = job->members[0].engine->coordinator;
+    return coordinator != NULL && coordinator->running && trib_epoch_number(coordinator->roster->epoch) == 2;
+}
+
+/* The coordinator has heard that all have the roster. */
+static bool is_known(sim_job *job, void *argument)
+{
+    return has_sent_roster(job, argument) && job->members[0].engine->formation.is_known;
+}
+
+/* All that have been there before have the roster of the second epoch. */
+static bool members_have_roster(sim_job *job, void *argument)
+{
+    const bed *self = argument;
+    bool have = true;
+    for (uint32_t i = 0; i < job->member_count; i++) {
+        const bool is_new = i >= FORMER && i < self->what->workers;
+        have = have && (is_new || trib_epoch_number(job->members[i].engine->roster->epoch) == 2);
+    }
+    return have;
+}
+
+/* The job has ended for the workers of the first epoch, but for the coordinator. */
+static bool others_have_ended(sim_job *job, void *argument)
+{
+    const bed *self = argument;
+    bool have_ended = true;
+    for (uint32_t i = 1; i < self->what->workers - self->what->joins; i++) {
+        have_ended = have_ended && job->members[i].ended_told;
+    }
+    return have_ended;
+}
+
+static bool coordinator_goes_on(sim_job *job, void *argument)
+{
+    const bed *self = argument;
+    return !job->members[0].ended_told && self->workers[0].count == 1 + NEWCOMERS;
+}
+
+static bool others_go_on(sim_job *job, void *argument)
+{
+    const bed *self = argument;
+    bool go_on = true;
+    (void)job;
+    for (uint32_t i = 1; i < FORMER; i++) {
+        const worker *at = &self->workers[i];
+        go_on = go_on && !at->changing && at->count == FORMER - 1 && at->through == TENSORS;
+    }
+    return go_on;
+}
+
+static void run(uint32_t newcomers, bool (*ends)(sim_job *job, void *argument))
+{
+    const setting what = {
+        .workers = FORMER + newcomers, .servers = 1, .reactors = 1, .joins = newcomers, .boundaries = 1};
+    bed *self = worker_loss_open(&what, 1);
+    sim_job *job = self->job;
+    assert_true(sim_job_run(job, 20 * SECOND, has_sent_roster, self));
+    for (uint32_t i = FORMER; i < what.workers; i++) {
+        trib_sim_node_shun(job->members[0].node, job->members[i].node, true);
+    }
+    assert_true(sim_job_run(job, 20 * SECOND, members_have_roster, self));
+    sim_job_kill(job, 0);
+    for (uint32_t i = FORMER; i < what.workers; i++) {
+        assert_null(job->members[i].engine->roster);
+        trib_sim_node_shun(job->members[0].node, job->members[i].node, false);
+    }
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 100 * SECOND, ends, self));
+    assert_int_equal(self->wrong, 0);
+    worker_loss_close(self);
+}
+
+/* Three of five members are left that have the roster, or three of six. */
+static void newcomers_without_the_roster(void **state)
+{
+    (void)state;
+    run(1, others_go_on);
+    run(2, others_have_ended);
+}
+
+/* Worker 1 and the server are cut off, a majority of the epoch before. They do not know that all have the roster, but
+ * the coordinator does, and goes on with the newcomers. */
+static void newcomers_with_the_roster(void **state)
+{
+    (void)state;
+    const setting what = {.workers = 2 + NEWCOMERS, .servers = 1, .reactors = 1, .joins = NEWCOMERS, .boundaries = 1};
+    bed *self = worker_loss_open(&what, 1);
+    sim_job *job = self->job;
+    const uint32_t server = what.workers;
+    assert_true(sim_job_run(job, 20 * SECOND, is_known, self));
+    trib_sim_node_regroup(job->members[1].node, 1);
+    trib_sim_node_regroup(job->members[server].node, 1);
+    assert_false(job->members[1].engine->formation.is_known || job->members[server].engine->formation.is_known);
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 100 * SECOND, others_have_ended, self));
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 100 * SECOND, coordinator_goes_on, self));
+    worker_loss_close(self);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(newcomers_without_the_roster),
+                                       cmocka_unit_test(newcomers_with_the_roster)};
+    return cmocka_run_group_tests_name("newcomers", tests, NULL, NULL);
+}
