@@ -254,6 +254,17 @@ def discovery_adds_and_removes():
     assert output.count('finished after') == 3, output[-2000:]
 
 
+def discovery_ends_with_the_job():
+    """The script stands still when the job is over. Neither it nor what it has started is left."""
+    waits = FOLDER.name + '/waits'
+    script = write(
+        'stands', '#!/bin/sh\n[ -e %s.0 ] && touch %s.1 && sleep 100\ntouch %s.0\necho a:1\n' % (3 * (waits,))
+    )
+    program = 'until [ -e %s.1 ]; do sleep 0.1; done' % waits
+    output = Job('--elastic', '1:1', '--discover', script, *AWAY, '--', 'sh', '-c', program).end()
+    assert output == '', output[-2000:]
+
+
 TRAINER = '''
 import os, signal, tributary, tributary.elastic
 
@@ -344,6 +355,7 @@ def main():
                 too_few_end_the_job,
                 goes_on_without_a_bad_host,
                 discovery_adds_and_removes,
+                discovery_ends_with_the_job,
                 function_in_an_elastic_job,
                 random_kills,
                 script_stops_at_its_limit,

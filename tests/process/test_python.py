@@ -272,6 +272,20 @@ print('rank', tributary.rank(), 'is there')
 '''
 
 
+HINTS = """
+import python_bed, tributary
+from tributary.engine import Group
+for kind, least in (tributary, 15), (tributary.Engine, 20), (tributary.Tensor, 5), (tributary.Operation, 6), (Group, 4):
+    count, untyped = python_bed.untyped(kind)
+    assert count >= least and not untyped, (kind, count, untyped)
+"""
+
+
+def methods_have_type_hints():
+    """Editors and type checkers know the arguments and results of all public functions and methods."""
+    python_bed.run([sys.executable, '-c', HINTS], python_bed.environment(python_bed.SOURCE + '/tests/python'))
+
+
 def timelines_are_for_chrome():
     with tempfile.TemporaryDirectory() as folder:
         odd, plain = folder + '/100 %.json', folder + '/plain.json'
@@ -579,6 +593,7 @@ def main():
             ('layout', layout_is_the_headers),
             ('generated', the_file_is_what_the_header_says),
             ('arrays', arrays_are_summed),
+            ('type_hints', methods_have_type_hints),
             ('errors', errors_are_exceptions),
             ('failing_script', a_script_that_fails_waits_for_nobody),
             ('ctrl_c', ctrl_c_is_told_in_a_line),

@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 import threading
+import unittest.mock
 
 import torch
 import torch.distributed as dist
@@ -179,7 +180,8 @@ def names(rank, size):
     dist.destroy_process_group(group)
     # init_method='tcp://HOST:PORT' tells where the store is, and the environment need not.
     store = dist.PrefixStore('a', dist.PrefixStore('b', dist.TCPStore('127.0.0.1', 0, 1, True)))
-    assert tributary.torch.c10d._host_of(store) == '127.0.0.1' != os.environ['MASTER_ADDR']
+    with unittest.mock.patch.dict(os.environ, MASTER_ADDR='elsewhere'):
+        assert tributary.torch.c10d._host_of(store) == '127.0.0.1'
 
 
 def places(rank, size):

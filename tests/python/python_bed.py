@@ -116,7 +116,8 @@ def wrong_arguments(trib, value):
 
 
 def untyped(module, left_out=()):
-    """Returns how many public functions of a binding there are, and those of which a type checker does not know all."""
+    """Returns how many public functions of a binding, or methods of a class, there are, and names of which a type
+    checker does not know all. To it a module has the names of __all__, and others that it imports are not its own."""
     functions = [
         function
         for name, function in vars(module).items()
@@ -127,6 +128,9 @@ def untyped(module, left_out=()):
         for function in functions
         for signature in [inspect.signature(function)]
         if signature.return_annotation is signature.empty
-        or any(each.annotation is each.empty for each in signature.parameters.values())
+        or any(each.annotation is each.empty for each in signature.parameters.values() if each.name != 'self')
     ]
+    if inspect.ismodule(module):
+        public = [name for name, value in vars(module).items() if name[0] != '_' and not inspect.ismodule(value)]
+        missing += sorted(set(public) - set(getattr(module, '__all__', ())))
     return len(functions), missing

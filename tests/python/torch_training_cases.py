@@ -2,6 +2,7 @@
 batches of all workers."""
 
 import copy
+import itertools
 import os
 import pickle
 import shutil
@@ -54,10 +55,13 @@ def scaler_of_gradients_waits_for_sums():
     Fused optimizers do the dividing themselves. A script may clip in between."""
     for make in OPTIMIZERS + (lambda model: torch.optim.AdamW(model.parameters(), lr=0.01, fused=True),):
         expected = trained_alone(make, 6)
-        for clips in False, True:
+        for clips, crosses in itertools.product((False, True), repeat=2):
             torch.manual_seed(3)
             model = digits_model()
-            optimizer = trib.DistributedOptimizer(make(model), model.named_parameters())
+            if crosses:
+                optimizer = trib.CrossBarrier(model, make(model))
+            else:
+                optimizer = trib.DistributedOptimizer(make(model), model.named_parameters())
             scaler = torch.amp.GradScaler(torch.get_default_device().type, init_scale=1024.0)
             for step in batches(6):
                 for factor in float('inf') if trib.rank() == 0 else 1.0, 1.0:
@@ -70,7 +74,7 @@ def scaler_of_gradients_waits_for_sums():
                     scaler.update()
             assert scaler.get_scale() == 1024.0 / 2**6, scaler.get_scale()
             got = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
-            assert same_on_all(got) and torch.allclose(got, expected, rtol=1e-4, atol=1e-5), (make, clips)
+            assert same_on_all(got) and torch.allclose(got, expected, rtol=1e-4, atol=1e-5), (make, clips, crosses)
 
 
 def optimizer_equals_one_process():

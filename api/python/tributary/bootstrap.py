@@ -1,5 +1,7 @@
 """Jobs without an address: a unique id, or a communicator by which the workers exchange one."""
 
+from __future__ import annotations
+
 import ctypes
 
 from . import _abi
@@ -7,7 +9,7 @@ from ._library import call, lib
 from .errors import ArgumentError
 
 
-def unique_id(address=None):
+def unique_id(address: str | None = None) -> bytes:
     """Returns the bytes of an id for one job. Rank 0's process makes it, the program hands it to all others as it would
     a secret, and all give it to init(unique_id=...). address: "host:0" where rank 0 is reached (None: the environment
     and the machine's interfaces say)."""

@@ -1,5 +1,7 @@
 """The engine as Python sees it, with its tensors and groups."""
 
+from __future__ import annotations
+
 import atexit
 import collections
 import contextlib
@@ -9,6 +11,8 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from . import _abi, interrupts
 from ._library import call, encoded, error_of, initialised, lib, numbers
@@ -61,29 +65,29 @@ class Tensor:
         self._made, self._error = ctypes.c_void_p(), _abi.trib_error()
         self._passed = tuple(ctypes.byref(kept) for kept in (self._params, self._made, self._error))
 
-    def submit(self, *arguments, **keywords):
+    def submit(self, *arguments: Any, **keywords: Any) -> Operation:
         """Submits an operation on bare addresses, with the arguments of prepare()."""
         return self.prepare(*arguments, **keywords)()
 
     def prepare(
         self,
-        function,
-        source,
-        target,
-        owner,
-        value=None,
-        reduce=SUM,
-        root=0,
-        stream=None,
-        priority=None,
-        output_bytes=0,
-        input_bytes=0,
-        flags=0,
-        is_once=False,
-        prescale=1.0,
-        postscale=1.0,
-        step=None,
-    ):
+        function: Any,
+        source: int | None,
+        target: int | None,
+        owner: Any,
+        value: Any = None,
+        reduce: int = SUM,
+        root: int = 0,
+        stream: int | None = None,
+        priority: int | None = None,
+        output_bytes: int = 0,
+        input_bytes: int = 0,
+        flags: int = 0,
+        is_once: bool = False,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        step: int | None = None,
+    ) -> Callable[[], Operation]:
         """Returns a function that submits an operation on bare addresses each time that it is called, and returns it.
         `owner` keeps their memory alive. `value` is what wait() returns, or a function that makes it of the
         operation's handle. is_once: the tensor is released when the operation is over. step: a number that is compared
@@ -116,13 +120,17 @@ class Tensor:
         params.output_bytes, params.input_bytes, params.flags, params.prescale, params.postscale = fields[6:]
         self._fields = fields
 
-    def push_pull(self, array, output=None, reduce=AVG, prescale=1.0, postscale=1.0):
+    def push_pull(
+        self, array: Any, output: Any = None, reduce: int = AVG, prescale: float = 1.0, postscale: float = 1.0
+    ) -> Operation:
         """Returns the operation that reduces the array over all workers, in place unless there is an output. The
         factors are those of trib_op_params: of floats the sum is multiplied by both and rounded once. 0 is refused, as
         it stands for 1 there."""
         return self.prepare_push_pull(array, output, reduce, prescale, postscale)()
 
-    def prepare_push_pull(self, array, output=None, reduce=AVG, prescale=1.0, postscale=1.0):
+    def prepare_push_pull(
+        self, array: Any, output: Any = None, reduce: int = AVG, prescale: float = 1.0, postscale: float = 1.0
+    ) -> Callable[[], Operation]:
         """Returns a function that submits this push_pull() each time that it is called, and returns the operation. It
         costs a fraction of push_pull(), as the arrays are looked at once; they must stay where they are."""
         if prescale == 0 or postscale == 0:
@@ -130,7 +138,7 @@ class Tensor:
         function, factors = lib.trib_push_pull, dict(prescale=prescale, postscale=postscale)
         return self._on_arrays(function, array, output, reduce=reduce, **factors)
 
-    def broadcast(self, array, root=0):
+    def broadcast(self, array: Any, root: int = 0) -> Operation:
         """Returns the operation that gives the root's array to all workers, in place."""
         return self._on_arrays(lib.trib_broadcast, array, None, root=root)()
 
@@ -173,19 +181,28 @@ class Group:
         self.has_device = engine.has_device
         self.turns, self.known = {}, {}
 
-    def declare(self, name, dtype, count, priority=0, is_device=False, codec=None, shape=()):
+    def declare(
+        self,
+        name: str,
+        dtype: int,
+        count: int,
+        priority: int = 0,
+        is_device: bool = False,
+        codec: str | None = None,
+        shape: Sequence[int] = (),
+    ) -> Tensor:
         """As Engine.declare, without a quorum; the name is the group's."""
         return self._engine.declare(name, dtype, count, priority, is_device, self._group, codec, shape)
 
-    def declare_once(self, name, dtype, count=0, **keywords):
+    def declare_once(self, name: str, dtype: int, count: int = 0, **keywords: Any) -> Tensor:
         """As Engine.declare_once; the name is the group's."""
         return self._engine.declare_once(name, dtype, count, group=self._group, **keywords)
 
-    def barrier(self):
+    def barrier(self) -> None:
         """Waits until all of the group have called it."""
         self._engine.barrier(self._group)
 
-    def release(self):
+    def release(self) -> None:
         """Ends the group and its tensors; each of its members calls it (trib_group_release). TributaryError
         while operations in it are in flight: nothing has changed."""
         self._engine.release_group(self._group)
@@ -202,7 +219,7 @@ class Engine:
 
     name = ''  # a Group has one
 
-    def __init__(self, comm=None, unique_id=None, **settings):
+    def __init__(self, comm: Any = None, unique_id: bytes | None = None, **settings: Any):
         # Strings in config point into the environment. Nothing may change it before create has copied them.
         config = initialised(_abi.trib_config(), lib.trib_config_init)
         # A program that says its place needs no launcher that says it.
@@ -247,17 +264,17 @@ class Engine:
         interrupts.watch(self)
         atexit.register(self._close_at_exit)
 
-    def __enter__(self):
+    def __enter__(self) -> Engine:
         return self
 
-    def __exit__(self, *exception):
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def is_open(self):
+    def is_open(self) -> bool:
         """True until close() was called."""
         return self._handle is not None
 
-    def wait_ready(self, is_void=None):
+    def wait_ready(self, is_void: Callable[[], bool] | None = None) -> None:
         """Waits until the job has come together, and raises what kept it from that. is_void: a function that is asked
         now and then; JobLostError when it says that the job cannot come together."""
         while True:
@@ -274,7 +291,7 @@ class Engine:
             if is_void is not None and is_void():
                 raise JobLostError('a worker has ended before the job had formed', _abi.TRIB_JOIN_FAILED)
 
-    def membership(self):
+    def membership(self) -> Any:
         """Returns the membership as it is now, a trib_membership; a worker that has joined learns its rank so."""
         membership = _abi.trib_membership(struct_size=ctypes.sizeof(_abi.trib_membership))
         with self._lock:
@@ -285,7 +302,7 @@ class Engine:
         self.rank, self.size = membership.rank, membership.worker_count
         return membership
 
-    def advance(self, timeout=None):
+    def advance(self, timeout: float | None = None) -> Any:
         """Goes on in the next membership, with the workers that are left and those that wait to join, and returns it
         (docs/failure.md). It waits until all of them have called it, at most `timeout` seconds: then TributaryError
         with TRIB_TIMEOUT, and the next call waits on. rank and size may be others from then on; tensors stay."""
@@ -310,7 +327,7 @@ class Engine:
             if not may_go_on or (deadline is not None and time.monotonic() >= deadline):
                 raise error_of(status, error.text)
 
-    def forget_tensors(self):
+    def forget_tensors(self) -> None:
         """Waits for what is under way and releases all tensors: the next ones of their names are as those of a worker
         that comes. Handles of declare() must not be used any more."""
         for operation in list(self._live):
@@ -324,7 +341,7 @@ class Engine:
         for kept in (self._tensors, self.known, self.turns):
             kept.clear()
 
-    def has_changed(self):
+    def has_changed(self) -> bool:
         """True if a worker was lost in a job that goes on: operations fail until advance() is called."""
         membership = _abi.trib_membership(struct_size=ctypes.sizeof(_abi.trib_membership))
         with self._lock:
@@ -332,14 +349,14 @@ class Engine:
             status = lib.trib_membership_get(self._handle, ctypes.byref(membership))
         return status == _abi.TRIB_OK and membership.status == _abi.TRIB_EPOCH_CHANGED
 
-    def is_lost(self):
+    def is_lost(self) -> bool:
         """True if the job has ended because a member was lost or has left."""
         with self._lock:
             self._check()
             status = lib.trib_engine_wait_ready(self._handle, 0, ctypes.byref(_abi.trib_error()))
         return status < 0 and isinstance(error_of(status, ''), JobLostError)
 
-    def close(self):
+    def close(self) -> None:
         """Completes what is under way, leaves the job and frees the engine. Further calls do nothing."""
         if self._handle is None:
             return
@@ -357,7 +374,7 @@ class Engine:
                 lib.trib_engine_destroy(handle)
         atexit.unregister(self._close_at_exit)
 
-    def give_up_if_failing(self, is_exit=False):
+    def give_up_if_failing(self, is_exit: bool = False) -> None:
         """Ends the operations under way if the program ends by an exception: the other workers may wait for this one,
         so it must not wait for them. They get JobLostError."""
         kind, problem, _ = sys.exc_info()
@@ -367,7 +384,7 @@ class Engine:
         if kind is not None and not is_healthy and not issubclass(kind, _NO_FAILURES):
             self.give_up()
 
-    def give_up(self):
+    def give_up(self) -> None:
         """Ends the operations under way, and refuses others, for good; close() is still to be called."""
         with self._lock:
             if self._handle is not None:
@@ -395,7 +412,7 @@ class Engine:
     def _forget(self, operation):
         self._live.discard(operation)
 
-    def info(self):
+    def info(self) -> Any:
         """Returns what the engine knows of the job."""
         info = _abi.trib_engine_info(struct_size=ctypes.sizeof(_abi.trib_engine_info))
         with self._lock:
@@ -405,7 +422,7 @@ class Engine:
             raise error_of(status, '')
         return info
 
-    def stats(self):
+    def stats(self) -> Any:
         """Returns the engine's counters, a trib_stats."""
         stats = _abi.trib_stats(struct_size=ctypes.sizeof(_abi.trib_stats))
         with self._lock:
@@ -415,7 +432,18 @@ class Engine:
             raise error_of(status, '')
         return stats
 
-    def declare(self, name, dtype, count, priority=0, is_device=False, group=None, codec=None, shape=(), quorum=0):
+    def declare(
+        self,
+        name: str,
+        dtype: int,
+        count: int,
+        priority: int = 0,
+        is_device: bool = False,
+        group: int | None = None,
+        codec: str | None = None,
+        shape: Sequence[int] = (),
+        quorum: int = 0,
+    ) -> Tensor:
         """Returns the tensor of that name, which is declared at its first use. All workers must declare it alike. A
         name that comes again for another shape gets a tensor of its own, with a number behind the name: workers that
         use names alike number them alike. codec is the text of how its sums travel; None: as the job's setting says.
@@ -441,7 +469,7 @@ class Engine:
             )
         return shapes[key]
 
-    def refuse_disputed(self, name, tensors):
+    def refuse_disputed(self, name: str, tensors: Any) -> None:
         """Raises MismatchError if the workers have declared one of a name's tensors differently."""
         for tensor in tensors:
             counts, error = ctypes.c_size_t(), _abi.trib_error()
@@ -454,19 +482,19 @@ class Engine:
 
     def declare_once(
         self,
-        name,
-        dtype,
-        count=0,
-        layout=_abi.TRIB_WHOLE,
-        splits=None,
-        row=1,
-        priority=0,
-        is_device=False,
-        group=None,
-        codec=None,
-        shape=(),
-        quorum=0,
-    ):
+        name: str,
+        dtype: int,
+        count: int = 0,
+        layout: int = _abi.TRIB_WHOLE,
+        splits: Sequence[int] | None = None,
+        row: int = 1,
+        priority: int = 0,
+        is_device: bool = False,
+        group: int | None = None,
+        codec: str | None = None,
+        shape: Sequence[int] = (),
+        quorum: int = 0,
+    ) -> Tensor:
         """Declares a tensor that the caller releases, or an operation of it (is_once). The n-th of a name belongs with
         the n-th of that name on the other workers."""
         desc = initialised(_abi.trib_tensor_desc(), lib.trib_tensor_desc_init)
@@ -493,12 +521,12 @@ class Engine:
             call(lib.trib_tensor_declare, self._handle, ctypes.byref(desc), ctypes.byref(handle))
         return Tensor(self, name, dtype, count, handle, is_device)
 
-    def declare_like(self, name, array, priority=0):
+    def declare_like(self, name: str, array: Any, priority: int = 0) -> Tensor:
         """Declares a tensor of the type and size of an array."""
         buffer = buffer_of(array)
         return self.declare(name, buffer.dtype, buffer.count, priority, buffer.is_device)
 
-    def group(self, name, ranks):
+    def group(self, name: str, ranks: Sequence[int]) -> Group:
         """Makes a group of workers; each of them calls it, with the same ranks in the same order."""
         desc = initialised(_abi.trib_group_desc(), lib.trib_group_desc_init)
         listed = numbers('i', ranks, 'group %s: ranks' % name)
@@ -509,7 +537,7 @@ class Engine:
             call(lib.trib_group_create, self._handle, ctypes.byref(desc), ctypes.byref(handle))
         return Group(self, handle, name)
 
-    def release_group(self, group):
+    def release_group(self, group: int) -> None:
         """As Group.release, which calls it."""
         with self._lock:
             self._check()
@@ -517,7 +545,7 @@ class Engine:
         for key in [key for key in self._tensors if key[1] == group]:
             del self._tensors[key]
 
-    def barrier(self, group=None):
+    def barrier(self, group: int | None = None) -> None:
         """Waits until all workers, or all of a group, have called it."""
         handle = ctypes.c_void_p()
         params = initialised(_abi.trib_op_params(), lib.trib_op_params_init)
@@ -527,7 +555,7 @@ class Engine:
         self._live.add(operation)
         operation.wait()
 
-    def checkpoint(self, step=0, timeout=None):
+    def checkpoint(self, step: int = 0, timeout: float | None = None) -> Operation:
         """Returns an operation that completes at a boundary at which a program may save its state (trib_checkpoint): on
         all workers all that was submitted before is over, and was the same. All workers call it, with the number of the
         step that is done. Its value is a Boundary. timeout: seconds; None: the job's."""
@@ -539,7 +567,7 @@ class Engine:
         self._live.add(operation)
         return operation
 
-    def join(self):
+    def join(self) -> int:
         """This worker has no more data: waits until all have none, and returns the rank that joined last (trib_join).
         Until then the others' all-reduces go on without it."""
         last, handle = ctypes.c_int32(-1), ctypes.c_void_p()
@@ -552,17 +580,17 @@ class Engine:
         self.turns.clear()  # workers that joined before have counted less
         return last.value
 
-    def trace_start(self):
+    def trace_start(self) -> None:
         with self._lock:
             self._check()
             call(lib.trib_trace_start, self._handle, 0)
 
-    def trace_stop(self):
+    def trace_stop(self) -> None:
         with self._lock:
             self._check()
             lib.trib_trace_stop(self._handle)
 
-    def trace_write(self, path):
+    def trace_write(self, path: str | os.PathLike[str]) -> None:
         try:
             with self._lock:
                 self._check()

@@ -1,8 +1,13 @@
 """An operation under way: waits that Ctrl-C interrupts, futures, coroutines, and its result."""
 
+from __future__ import annotations
+
 import collections
+import concurrent.futures
 import ctypes
 import threading
+from collections.abc import Callable, Generator
+from typing import Any
 
 from . import _abi
 from ._library import call, error_of, lib
@@ -45,11 +50,11 @@ class Operation:
         self.contributors = ()  # the ranks whose contributions are in the result, when it has succeeded
         self._lock = threading.Lock()
 
-    def done(self):
+    def done(self) -> bool:
         """True if the operation is complete, well or not. Never waits."""
         return self._handle is None or lib.trib_op_status(self._handle) != _abi.TRIB_PENDING
 
-    def wait(self, timeout=None):
+    def wait(self, timeout: float | None = None) -> Any:
         """Waits at most `timeout` seconds (None: until the operation's own deadline) and returns the value that belongs
         to the operation, as a rule its output. Raises TimeoutError, or the operation's error."""
         left = None if timeout is None else int(timeout * 1e9)
@@ -88,7 +93,7 @@ class Operation:
         if self._is_once:
             lib.trib_tensor_release(self._tensor.handle, None)
 
-    def stream_wait(self, stream):
+    def stream_wait(self, stream: int) -> None:
         """Lets work that is put on a CUDA stream from now on start when the operation is over (device tensors only).
 
         Blocks until the GPU has been given the last step of the operation. Where a loss may undo operations, the
@@ -103,21 +108,21 @@ class Operation:
         if self._engine.loss_undoes:
             self.wait()
 
-    def cancel(self):
+    def cancel(self) -> None:
         """Asks that the operation end soon, with TRIB_CANCELLED, on every worker."""
         if self._handle is not None:
             lib.trib_op_cancel(self._handle)
 
-    def future(self):
+    def future(self) -> concurrent.futures.Future[Any]:
         """Returns a concurrent.futures.Future of the value. A thread of the package completes it."""
         return self._engine._completions.future_of(self)
 
-    def run_apart(self, function, wait=None):
+    def run_apart(self, function: Callable[[], Any], wait: Callable[[], Any] | None = None) -> None:
         """Calls a function on a thread of its own, which the engine's close() waits for. wait: a function that is
         called before, and ends when operations do."""
         self._engine._completions.run_apart(function, wait)
 
-    def __await__(self):
+    def __await__(self) -> Generator[Any, None, Any]:
         import asyncio
 
         return asyncio.wrap_future(self.future()).__await__()

@@ -1,9 +1,22 @@
 """Elastic training with Keras: Horovod's KerasState (TensorFlowKerasState) and its callbacks (tributary.elastic has the
 rules)."""
 
-from ..elastic import HostsUpdatedInterrupt, ObjectState, State, run  # noqa: F401 (names of this module)
+from ..elastic import HostsUpdatedInterrupt, ObjectState, State, run
 from .core import broadcast_variables
 from .framework import keras, to_numpy, variables_of
+
+__all__ = [
+    'CommitStateCallback',
+    'HostsUpdatedInterrupt',
+    'KerasState',
+    'ObjectState',
+    'State',
+    'TensorFlowKerasState',
+    'UpdateBatchStateCallback',
+    'UpdateEpochStateCallback',
+    'VariablesState',
+    'run',
+]
 
 
 class VariablesState(ObjectState):

@@ -2,6 +2,9 @@
 
 import asyncio
 import collections
+import contextlib
+import os
+import signal
 import socket
 import time
 
@@ -41,11 +44,16 @@ async def discover(script):
     process = await asyncio.create_subprocess_exec(
         script, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, start_new_session=True
     )
+    output = None
     try:
         output, _ = await asyncio.wait_for(process.communicate(), 30)
     except asyncio.TimeoutError:
-        process.kill()
         raise HostsError('it is still running after 30 s') from None
+    finally:
+        if output is None:  # also where the job ends meanwhile: neither the script nor what it has started stays
+            with contextlib.suppress(ProcessLookupError, asyncio.TimeoutError):
+                os.killpg(process.pid, signal.SIGKILL)
+                await asyncio.wait_for(process.communicate(), 2)
     if process.returncode != 0:
         raise HostsError('it ended with status %d' % process.returncode)
     return parse_hosts(output.decode('utf-8', 'replace').splitlines())

@@ -1,8 +1,19 @@
 """Elastic training with TensorFlow: Horovod's TensorFlowState and TensorFlowKerasState (tributary.elastic has the
 rules)."""
 
-from ..elastic import HostsUpdatedInterrupt, ObjectState, State, run  # noqa: F401 (names of this module)
-from ..keras.elastic import KerasState, TensorFlowKerasState, VariablesState  # noqa: F401
+from ..elastic import HostsUpdatedInterrupt, ObjectState, State, run
+from ..keras.elastic import KerasState, TensorFlowKerasState, VariablesState
+
+__all__ = [
+    'HostsUpdatedInterrupt',
+    'KerasState',
+    'ObjectState',
+    'State',
+    'TensorFlowKerasState',
+    'TensorFlowState',
+    'VariablesState',
+    'run',
+]
 
 
 class TensorFlowState(VariablesState):

@@ -85,7 +85,10 @@ class CrossBarrier(torch.optim.Optimizer):
     num_steps: the last step that is announced waits for all sums.
 
     An optimizer that may look at all gradients together, so every one that is not PyTorch's own, LBFGS, and one with
-    hooks of step(), is waited for at step(), as DistributedOptimizer does."""
+    hooks of step(), is waited for at step(), as DistributedOptimizer does. So is one whose gradients a GradScaler
+    divides, as it looks at all of them."""
+
+    _step_supports_amp_scaling = False  # GradScaler would tell this wrapper the scale, and not the optimizer within
 
     def __init__(
         self,
@@ -108,7 +111,7 @@ class CrossBarrier(torch.optim.Optimizer):
         )
         self._waiting = {}  # parameter -> its gradient and its options, where an update has been asked for
         self._users = {}  # module -> parameters that its forward pass uses
-        self._called_root = False
+        self._called_root, self._is_unscaled = False, False
         self._called = set()  # modules that the first forward pass has called; None after it
         for module in model.modules():
             self._users[module] = list(module.parameters(recurse=False))
@@ -131,6 +134,12 @@ class CrossBarrier(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Asks for an update of all parameters, and returns at once. Returns the closure's loss if there is a
         closure."""
+        if self._is_unscaled:  # all sums are there, and divided
+            self._is_unscaled = False
+            self._find_users()
+            self._optimizer.step()
+            self.zero_grad()
+            return None
         if not _is_by_parameter(self._optimizer):
             self.flush()
             return self._exchange.step(self._optimizer.step, closure)
@@ -151,6 +160,12 @@ class CrossBarrier(torch.optim.Optimizer):
         if self._steps_left == 0 or not self._called_root:
             self.flush()
         return loss
+
+    def _finish_for_scaler(self):
+        """Waits for all sums: a GradScaler divides them, and leaves a step out where one is infinite."""
+        self.flush()
+        self._exchange.finish()
+        self._is_unscaled = True
 
     def _find_users(self):
         """After the first forward pass: a parameter whose own module was not called, as those within
@@ -206,6 +221,7 @@ class CrossBarrier(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clears the gradients; those that an update waits for are kept for it."""
+        self._is_unscaled = False
         for parameter in self._exchange.names:
             if parameter not in self._waiting and parameter not in self._exchange.handles:
                 parameter.grad = None

@@ -7,9 +7,23 @@ import random
 import torch
 
 from .. import job
-from ..elastic import ObjectState, State, run  # noqa: F401 (names of this module)
+from ..elastic import ObjectState, State, run
 from ..errors import ArgumentError
 from .functions import allgather_object, broadcast_object, broadcast_optimizer_state, broadcast_parameters
+
+__all__ = [
+    'ElasticSampler',
+    'ModelStateHandler',
+    'ObjectState',
+    'OptimizerStateHandler',
+    'SamplerStateHandler',
+    'State',
+    'StateHandler',
+    'TorchState',
+    'get_handler_registry',
+    'run',
+    'set_handler_registry',
+]
 
 
 class ElasticSampler(torch.utils.data.Sampler):
