@@ -188,12 +188,6 @@ static void ask_again(trib_engine *engine)
     }
 }
 
-static void note_over(void *user, uint64_t ticket)
-{
-    trib_formation *formation = user;
-    formation->over[formation->over_count++ % TRIB_TICKETS_OVER] = ticket;
-}
-
 void trib_engine_take_roster_locked(trib_engine *engine, const trib_roster *roster)
 {
     /* The program may have closed the engine while the roster was under way. */
@@ -207,7 +201,7 @@ void trib_engine_take_roster_locked(trib_engine *engine, const trib_roster *rost
     atomic_store(&engine->continues, roster->continues);
     /* Other threads read the roster with the mutex held, or have it from an operation. Each reactor has closed its core
      * since the last but one was the newest. */
-    trib_roster_free_past(roster, engine->formation.confirmed, note_over, &engine->formation);
+    trib_formation_note_over(&engine->formation, trib_roster_free_past(roster, engine->formation.confirmed));
 }
 
 void trib_engine_publish(trib_engine *engine)
