@@ -76,6 +76,9 @@ trib_status trib_engine_get_info(const trib_engine *engine, trib_engine_info *in
     if (status != TRIB_OK || info == NULL || info->struct_size != sizeof *info) {
         return status != TRIB_OK ? status : TRIB_INVALID;
     }
+    pthread_mutex_t *mutex = (pthread_mutex_t *)(uintptr_t)&engine->mutex;
+    pthread_mutex_lock(mutex); /* a change of the membership writes all of this at once */
+    const trib_roster *roster = trib_roster_hold(engine->roster);
     *info = (trib_engine_info){
         .struct_size = sizeof *info,
         .rank = engine->config.roles & TRIB_ROLE_WORKER ? engine->config.rank : -1,
@@ -87,9 +90,7 @@ trib_status trib_engine_get_info(const trib_engine *engine, trib_engine_info *in
         .local_rank = -1,
         .cross_rank = -1,
     };
-    pthread_mutex_t *mutex = (pthread_mutex_t *)(uintptr_t)&engine->mutex;
-    pthread_mutex_lock(mutex); /* a change of the membership frees the roster */
-    const trib_roster *roster = engine->roster;
+    pthread_mutex_unlock(mutex);
     if (roster != NULL) {
         info->epoch = trib_epoch_number(roster->epoch);
         info->partition_bytes = roster->partition_bytes;
@@ -99,7 +100,7 @@ trib_status trib_engine_get_info(const trib_engine *engine, trib_engine_info *in
         info->summing_count = (int32_t)trib_roster_summing(roster);
         status = find_ranks(roster, info);
     }
-    pthread_mutex_unlock(mutex);
+    trib_roster_let_go(roster);
     return status;
 }
 

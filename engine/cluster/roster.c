@@ -26,8 +26,8 @@ trib_roster *trib_roster_create(uint32_t member_count)
     return roster;
 }
 
-/* A roster is immutable but for its place among the others. */
-static trib_roster *own(const trib_roster *roster)
+/* For changes of the two fields that are not immutable: who holds the roster, and its neighbour. */
+static trib_roster *writable(const trib_roster *roster)
 {
     return (trib_roster *)(uintptr_t)roster;
 }
@@ -35,7 +35,7 @@ static trib_roster *own(const trib_roster *roster)
 const trib_roster *trib_roster_hold(const trib_roster *roster)
 {
     if (roster != NULL) {
-        atomic_fetch_add(&own(roster)->held, 1);
+        atomic_fetch_add(&writable(roster)->held, 1);
     }
     return roster;
 }
@@ -43,29 +43,28 @@ const trib_roster *trib_roster_hold(const trib_roster *roster)
 void trib_roster_let_go(const trib_roster *roster)
 {
     if (roster != NULL) {
-        const uint32_t held = atomic_fetch_sub(&own(roster)->held, 1);
+        const uint32_t held = atomic_fetch_sub(&writable(roster)->held, 1);
         trib_assert(held > 0);
     }
 }
 
-void trib_roster_free_past(const trib_roster *roster, uint64_t begun, void (*told)(void *user, uint64_t ticket),
-                           void *user)
+uint32_t trib_roster_free_past(const trib_roster *roster, uint64_t begun)
 {
+    uint32_t freed = 0;
     bool is_past = roster->ticket == begun;
-    trib_roster *at = own(roster->before);
+    trib_roster *at = writable(roster->before);
     while (at != NULL && at->before != NULL) {
-        trib_roster *past = own(at->before);
+        trib_roster *past = writable(at->before);
         is_past = is_past || at->ticket == begun;
         if ((is_past || past->ticket == 0) && atomic_load(&past->held) == 0) {
-            if (past->ticket != 0) {
-                told(user, past->ticket);
-            }
+            freed = freed == 0 ? past->epoch : freed;
             at->before = past->before;
             free(past);
         } else {
             at = past;
         }
     }
+    return freed;
 }
 
 void trib_member_info_put(trib_writer *writer, const trib_member_info *info)

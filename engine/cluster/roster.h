@@ -1,4 +1,5 @@
-/* roster.h - the members of a job in one epoch, as the coordinator announced them. Immutable once published. */
+/* roster.h - the members of a job in one epoch, as the coordinator announced them. Once published, it changes only in
+ * who holds it, and in the older roster that it leads to. */
 #ifndef TRIB_ENGINE_ROSTER_H
 #define TRIB_ENGINE_ROSTER_H
 
@@ -52,7 +53,7 @@ typedef struct trib_roster {
     uint64_t ticket; /* number that stands for this epoch in the store (engine/membership/tenure.h); 0: no store */
     /* An older roster, which other threads may still read; not sent. The newest one has that of the epoch before. */
     const struct trib_roster *before;
-    atomic_uint held; /* operations that read it when its epoch is over */
+    atomic_uint held; /* readers for which it stays when its epoch is over: operations, and the trace's writer */
     trib_member_info members[];
 } trib_roster;
 
@@ -62,10 +63,9 @@ trib_roster *trib_roster_create(uint32_t member_count);
 /* Keeps the roster after its epoch, until it is let go. NULL: has no effect. */
 const trib_roster *trib_roster_hold(const trib_roster *roster);
 void trib_roster_let_go(const trib_roster *roster);
-/* Frees those before `roster` and the one before it that are not held. Their tickets, if any, are told. begun: the
- * ticket of the last epoch that is known to have begun; of later ones the store decides which have. */
-void trib_roster_free_past(const trib_roster *roster, uint64_t begun, void (*told)(void *user, uint64_t ticket),
-                           void *user);
+/* Frees those before `roster` and the one before it that are not held. begun: the ticket of the last epoch that is
+ * known to have begun; of later ones the store decides which have. Returns the last epoch that was freed; 0: none. */
+uint32_t trib_roster_free_past(const trib_roster *roster, uint64_t begun);
 
 /* Writes a member's description of itself for JOIN. The id is a rank; for a server the number that it asks for, or
  * TRIB_NO_MEMBER. */

@@ -13,8 +13,7 @@
 #include "api/tributary.h"
 #include "engine/base/limits.h"
 #include "engine/reactor/reactor.h"
-
-#define TRIB_TICKETS_OVER 64u /* a store that names an epoch this old lies; an older one is another job's */
+#include "engine/wire/wire.h"
 
 typedef struct trib_formation {
     /* The coordinator's process, core 0. */
@@ -36,17 +35,15 @@ typedef struct trib_formation {
     bool admits;         /* workers may join the next epoch */
     uint32_t ballot;     /* ballot of this coordinator, if it was elected for the next epoch; else 0 */
     /* Every member, core 0: state that an election asks for (membership/election.h). */
-    bool coordinates;        /* this process keeps the membership */
-    bool is_known;           /* all members have the last roster */
-    bool is_settled;         /* it is decided which operations of the last epoch have succeeded */
-    bool at_boundary;        /* the epoch has ended because all workers have asked for it */
-    struct trib_op *carried; /* operations that go on in the next epoch (worker/op_carry.h) */
-    struct trib_op *spent;   /* operations that have failed here, and are not over on all workers */
-    uint32_t settled_ballot; /* ballot of the coordinator that decided it; 0: the coordinator of that epoch */
-    uint64_t confirmed;      /* the ticket of the last epoch that is known to have begun (membership/tenure.h) */
-    /* tickets of epochs before it whose rosters are freed; over_count counts all of them */
-    uint64_t over[TRIB_TICKETS_OVER];
-    uint32_t over_count;
+    bool coordinates;         /* this process keeps the membership */
+    bool is_known;            /* all members have the last roster */
+    bool is_settled;          /* it is decided which operations of the last epoch have succeeded */
+    bool at_boundary;         /* the epoch has ended because all workers have asked for it */
+    struct trib_op *carried;  /* operations that go on in the next epoch (worker/op_carry.h) */
+    struct trib_op *spent;    /* operations that have failed here, and are not over on all workers */
+    uint32_t settled_ballot;  /* ballot of the coordinator that decided it; 0: the coordinator of that epoch */
+    uint64_t confirmed;       /* the ticket of the last epoch that is known to have begun (membership/tenure.h) */
+    uint32_t over;            /* an epoch before it: a record of that one, or of an earlier one, is old; 0: none */
     bool moved;               /* the coordinator is not the one that the settings name */
     uint32_t lost_last;       /* id, plus one, of the member whose loss has ended the last epoch; 0: none */
     bool *gone;               /* by id: members that the last epoch has let go in good order */
@@ -68,5 +65,13 @@ typedef struct trib_formation {
     atomic_uint cores_kept; /* cores that have closed, and are to be opened again */
     atomic_uint cores_left; /* cores that are yet to be opened again */
 } trib_formation;
+
+/* Notes an epoch that is over, and whose roster is not kept; 0: has no effect. */
+static inline void trib_formation_note_over(trib_formation *formation, uint32_t epoch)
+{
+    if (epoch != 0 && (formation->over == 0 || trib_epoch_is_before(formation->over, epoch))) {
+        formation->over = epoch;
+    }
+}
 
 #endif

@@ -188,13 +188,7 @@ static void ask_again(trib_engine *engine)
     }
 }
 
-static void note_over(void *user, uint64_t ticket)
-{
-    trib_formation *formation = user;
-    formation->over[formation->over_count++ % TRIB_TICKETS_OVER] = ticket;
-}
-
-void trib_engine_publish(trib_engine *engine, const trib_roster *roster)
+void trib_engine_take_roster_locked(trib_engine *engine, const trib_roster *roster)
 {
     /* The program may have closed the engine while the roster was under way. */
     trib_assert(engine->roster == NULL || atomic_load(&engine->changing) ||
@@ -203,11 +197,15 @@ void trib_engine_publish(trib_engine *engine, const trib_roster *roster)
     trib_assert(roster->member_count <= TRIB_MEMBERS_MAX);
     atomic_store(&engine->roster, roster);
     atomic_store(&engine->ranks_used, roster->ranks_used);
+    atomic_store(&engine->shrinks, roster->shrinks);
+    atomic_store(&engine->continues, roster->continues);
     /* Other threads read the roster with the mutex held, or have it from an operation. Each reactor has closed its core
      * since the last but one was the newest. */
-    pthread_mutex_lock(&engine->mutex);
-    trib_roster_free_past(roster, engine->formation.confirmed, note_over, &engine->formation);
-    pthread_mutex_unlock(&engine->mutex);
+    trib_formation_note_over(&engine->formation, trib_roster_free_past(roster, engine->formation.confirmed));
+}
+
+void trib_engine_publish(trib_engine *engine)
+{
     for (uint32_t i = 0; i < engine->core_count; i++) {
         trib_reactor_post(engine->reactors[i].reactor, engine->reactors[i].roster_post);
     }
@@ -284,8 +282,8 @@ static void add_callback(const trib_engine *engine, const trib_cause *cause, cha
 
 void trib_job_render_loss(trib_engine *engine, const trib_cause *cause, char text[TRIB_ERROR_TEXT_SIZE])
 {
-    trib_job_render(engine, cause, text);
     pthread_mutex_lock(&engine->mutex);
+    trib_job_render(engine, cause, text);
     add_callback(engine, cause, text);
     pthread_mutex_unlock(&engine->mutex);
 }
@@ -293,8 +291,8 @@ void trib_job_render_loss(trib_engine *engine, const trib_cause *cause, char tex
 void trib_job_end(trib_engine *engine, const trib_cause *cause)
 {
     char text[TRIB_ERROR_TEXT_SIZE];
+    pthread_mutex_lock(&engine->mutex); /* the program's thread ends the job, too, when it closes the engine */
     trib_job_render(engine, cause, text);
-    pthread_mutex_lock(&engine->mutex);
     trib_phase phase = atomic_load(&engine->phase);
     const bool was_changing = atomic_exchange(&engine->changing, false);
     atomic_store(&engine->formation.continues, false);

@@ -89,9 +89,10 @@ typedef struct trib_env {
     void *store;
     /* By reactor: the index of its own listen address, modulo their number. NULL: reactor i has the i-th. */
     const uint8_t *listen_choice;
-    uint32_t cpu_count; /* CPUs of this machine, for traces; 0: unknown */
-    uint64_t kernel;    /* identifies this machine's kernel among all machines; 0: unknown */
-    bool placed;        /* the launcher gave this process its place on the machine */
+    uint32_t cpu_count;    /* CPUs of this machine, for traces; 0: unknown */
+    uint32_t attempts_max; /* members that this process asks for signs of life at a time (membership/probe.h) */
+    uint64_t kernel;       /* identifies this machine's kernel among all machines; 0: unknown */
+    bool placed;           /* the launcher gave this process its place on the machine */
     /* Operations of device tensors. NULL: the engine has no device. */
     const struct trib_device_ops *device;
     void (*device_thread)(void *memory); /* called on a new thread of the device, to place it on CPUs. May be NULL */
@@ -365,7 +366,8 @@ void trib_job_reopened(trib_engine *engine);
 void trib_job_membership(const trib_engine *engine, trib_membership *membership);
 /* Any core: ends the job because of a failure of this process. */
 void trib_job_fail(trib_engine *engine, trib_status status, const char *detail);
-/* Render the cause for this process, or for other readers (without "this process"). */
+/* Render the cause for this process, or for other readers (without "this process"). Threads of reactors call them; any
+ * other thread holds the mutex. */
 void trib_job_render(const trib_engine *engine, const trib_cause *cause, char text[TRIB_ERROR_TEXT_SIZE]);
 void trib_job_render_for_others(const trib_engine *engine, const trib_cause *cause, char text[TRIB_ERROR_TEXT_SIZE]);
 /* As trib_job_render; if this process itself may count as lost for a callback that ran too long, the callback is named,
@@ -376,8 +378,10 @@ static inline bool trib_status_is_orderly(trib_status status)
 {
     return status == TRIB_OK || status == TRIB_CLOSED;
 }
-/* Core 0: publishes the roster to the cores and takes ownership of it. */
-void trib_engine_publish(trib_engine *engine, const trib_roster *roster);
+/* Core 0, with the mutex held: takes ownership of the roster of the epoch that begins, and frees what is past. */
+void trib_engine_take_roster_locked(trib_engine *engine, const trib_roster *roster);
+/* Core 0: tells the cores of that roster. */
+void trib_engine_publish(trib_engine *engine);
 /* Notes that a core has all its links. */
 void trib_engine_core_joined(trib_engine *engine);
 /* Notes that a core has closed its last link after the job's end, or the epoch's: then it goes on, as `changing` was

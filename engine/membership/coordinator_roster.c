@@ -110,8 +110,9 @@ static trib_status make_roster(trib_coordinator *self)
     roster->new_servers = self->core->engine->formation.servers_joined_last;
     if (trib_tenure_is_used(self->core->engine)) {
         trib_reactor *reactor = self->core->reactor;
-        reactor->ops->random(reactor, &roster->ticket, sizeof roster->ticket);
-        roster->ticket |= 1u; /* 0 means that there is no store */
+        uint64_t random = 0;
+        reactor->ops->random(reactor, &random, sizeof random);
+        roster->ticket = trib_ticket_make(roster->epoch, random);
     }
     roster->lost = self->core->engine->formation.lost;
     memcpy(roster->lost_text, self->core->engine->formation.lost_text, sizeof roster->lost_text);

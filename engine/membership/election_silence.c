@@ -50,7 +50,8 @@ void trib_election_ask_members(trib_election *self, bool was_stopped)
 {
     const int64_t now_ns = trib_now(self->core->reactor);
     if (self->probes.each == NULL) {
-        trib_probes_open(&self->probes, self->roster->member_count, TRIB_ELECTION_REFUSED_NS);
+        trib_probes_open(&self->probes, self->roster->member_count, TRIB_ELECTION_REFUSED_NS,
+                         trib_heartbeat_period_ns(self->roster->peer_timeout_ns));
     }
     trib_probes_ask(self->core, &self->probes, find_asked, self);
     if (self->probes.each == NULL || !hears_some(self, now_ns)) {

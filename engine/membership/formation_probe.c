@@ -11,6 +11,7 @@
 #include "engine/base/assert.h"
 #include "engine/membership/election.h"
 #include "engine/membership/formation.h"
+#include "engine/membership/member.h"
 #include "engine/membership/probe.h"
 
 #define BACK_MORE_NS (2 * INT64_C(1000000000)) /* time beyond the peer timeout, to close links and to come back */
@@ -106,7 +107,8 @@ void trib_formation_probe_begin(trib_coordinator *self)
     const bool is_member = self->core->engine->roster != NULL;
     const int64_t refused_for_ns = is_member ? TRIB_ELECTION_REFUSED_NS : TRIB_ELECTION_REOPEN_NS;
     if (last_roster(self) != NULL) {
-        trib_probes_open(&self->probes, trib_coordinator_slots(self), refused_for_ns);
+        trib_probes_open(&self->probes, trib_coordinator_slots(self), refused_for_ns,
+                         trib_heartbeat_period_ns(self->core->engine->config.peer_timeout_ns));
     }
     trib_formation_await_absent(self);
     self->probing.fired = probe_all;

@@ -229,17 +229,15 @@ static void group_deadline_passed(trib_reactor *reactor, trib_timer *timer)
     }
 }
 
-/* The member's place in another epoch. */
+/* The member's place in another epoch. The caller holds the mutex. */
 static void take_place(trib_engine *engine, const trib_roster *roster, uint32_t member)
 {
-    pthread_mutex_lock(&engine->mutex);
     if ((engine->config.roles & TRIB_ROLE_WORKER) != 0) {
         engine->config.rank = (int32_t)roster->members[member].rank;
     }
     engine->config.worker_count = (int32_t)roster->worker_count;
     engine->config.server_count = (int32_t)roster->server_count;
     trib_tensors_renumber(engine);
-    pthread_mutex_unlock(&engine->mutex);
 }
 
 /* Of a list of addresses all but the one that led to the coordinator are other machines'. One that hangs would keep
@@ -320,12 +318,13 @@ trib_status trib_member_take_roster(trib_member *member, const trib_frame *frame
     trib_assert(!member->joined && roster->before == NULL && trib_core_is_here(member->core));
     member->joined = true;
     engine->member_id = engine->formation.place = frame->root;
-    atomic_store(&engine->shrinks, roster->shrinks);
-    atomic_store(&engine->continues, roster->continues);
     roster->before = engine->roster;
+    pthread_mutex_lock(&engine->mutex); /* other threads see this member's place and the roster change at once */
     if (changes) {
         take_place(engine, roster, frame->root);
     }
+    trib_engine_take_roster_locked(engine, roster);
+    pthread_mutex_unlock(&engine->mutex);
     /* The declarations below carry the epoch. The other cores get it by their posts. */
     member->core->host.epoch = roster->epoch;
     trib_timer_stop(member->core->reactor, &member->join_deadline);
@@ -337,7 +336,7 @@ trib_status trib_member_take_roster(trib_member *member, const trib_frame *frame
     if (roster->ticket != 0) {
         atomic_fetch_add(&engine->cores_joining, 1); /* for the store, which has yet to say that the epoch begins */
     }
-    trib_engine_publish(engine, roster);
+    trib_engine_publish(engine);
     trib_tensors_choose_sharded(engine);
     if (member->link != NULL) { /* else it came from another member (election.h) */
         trib_link_send_copy(member->link, (trib_frame){.type = TRIB_FRAME_ROSTER_TAKEN}, NULL, 0);

@@ -3,7 +3,6 @@
 
 #include <stdlib.h>
 
-#include "engine/base/half_open.h"
 #include "engine/link/link_reconnect.h"
 #include "engine/membership/election.h"
 
@@ -145,9 +144,9 @@ void trib_probe_end(trib_probe *probe, const char *why)
 
 /* ---- Many processes ---- */
 
-void trib_probes_open(trib_probes *self, uint32_t count, int64_t refused_for_ns)
+void trib_probes_open(trib_probes *self, uint32_t count, int64_t refused_for_ns, int64_t pause_ns)
 {
-    *self = (trib_probes){.each = calloc(count, sizeof *self->each)};
+    *self = (trib_probes){.each = calloc(count, sizeof *self->each), .pause_ns = pause_ns};
     self->count = self->each != NULL ? count : 0;
     for (uint32_t i = 0; i < self->count; i++) {
         self->each[i].refused_for_ns = refused_for_ns;
@@ -169,16 +168,22 @@ static uint32_t make_room(trib_core *core, trib_probes *self)
     return under_way;
 }
 
+static bool rests(const trib_probes *self, const trib_probe *probe, int64_t now_ns)
+{
+    return probe->heard_ns != 0 && probe->heard_ns >= probe->began_ns && now_ns - probe->began_ns < self->pause_ns;
+}
+
 void trib_probes_ask(trib_core *core, trib_probes *self, trib_probes_find find, const void *user)
 {
-    const uint32_t first = self->next, most = trib_half_open_max();
+    const uint32_t first = self->next, most = core->engine->env.attempts_max;
+    const int64_t now_ns = trib_now(core->reactor);
     uint32_t begun = 0, under_way = make_room(core, self);
     self->is_exhausted = false;
     for (uint32_t i = 0; i < self->count; i++) {
         const uint32_t index = (first + i) % self->count;
         trib_probe *probe = &self->each[index];
         const trib_address *address = find(user, index);
-        if (address == NULL) {
+        if (address == NULL || rests(self, probe, now_ns)) {
             continue;
         }
         self->is_exhausted = probe->link == NULL && under_way >= most;

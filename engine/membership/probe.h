@@ -6,7 +6,8 @@
  * answer. One that is busy answers late. All functions are called on core 0.
  *
  * Of many processes as many are asked at a time as a listener keeps half-open connections (half_open.h): each attempt
- * holds a descriptor. Where more do not answer, each has a second before it is the next one's turn.
+ * holds a descriptor. Where more do not answer, each has a second before it is the next one's turn, whether it stands
+ * still or is busy.
  */
 #ifndef TRIB_ENGINE_PROBE_H
 #define TRIB_ENGINE_PROBE_H
@@ -40,6 +41,7 @@ void trib_probe_end(trib_probe *probe, const char *why);
 typedef struct trib_probes {
     trib_probe *each; /* NULL: nobody is asked */
     uint32_t count;
+    int64_t pause_ns;
     uint32_t next;     /* the process with which the next turn goes on */
     bool is_exhausted; /* the last turn had no attempt for some process */
 } trib_probes;
@@ -47,8 +49,9 @@ typedef struct trib_probes {
 /* Returns the address of a process that has to be asked now, or NULL. */
 typedef const trib_address *(*trib_probes_find)(const void *user, uint32_t index);
 
-/* Nobody is asked if memory runs out. A process whose address refuses for that long has ended. */
-void trib_probes_open(trib_probes *self, uint32_t count, int64_t refused_for_ns);
+/* Nobody is asked if memory runs out. A process whose address refuses for that long has ended. One that has answered is
+ * asked again after a pause. */
+void trib_probes_open(trib_probes *self, uint32_t count, int64_t refused_for_ns, int64_t pause_ns);
 /* A turn: asks processes. The next turn goes on where this one stops, so those that do not answer keep no other from
  * being asked. */
 void trib_probes_ask(trib_core *core, trib_probes *self, trib_probes_find find, const void *user);

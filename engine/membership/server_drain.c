@@ -39,13 +39,16 @@ static void ask_to_go(trib_reactor *reactor, trib_post *post)
 
 trib_status trib_server_drain(trib_engine *engine, trib_error *error)
 {
-    const trib_roster *roster = engine->roster;
     trib_losses *losses = &engine->losses;
     if (engine->config.roles != TRIB_ROLE_SERVER) {
         return trib_error_set(error, TRIB_STATE, "only a server in a process of its own can be drained");
     }
+    pthread_mutex_lock(&engine->mutex); /* a change of the membership frees the roster */
+    const trib_roster *roster = engine->roster;
+    const bool survives = roster != NULL && roster->survives;
+    pthread_mutex_unlock(&engine->mutex);
     const bool is_open = atomic_load(&engine->phase) == TRIB_PHASE_READY || atomic_load(&engine->changing);
-    if (roster == NULL || !roster->survives || !is_open) {
+    if (!survives || !is_open) {
         return trib_error_set(error, TRIB_STATE,
                               "the job has not come together, is over, or does not go on without a server "
                               "(TRIB_SURVIVE=servers)");

@@ -29,6 +29,7 @@ struct trib_tenure {
     uint64_t ticket, asked, revision; /* ticket: claimed now, or last; asked: of the last swap */
     uint64_t *tried;                  /* tickets that may be in the record, or come there late */
     uint32_t tried_count;
+    uint32_t begun;          /* the last epoch that the record has named; 0: none yet */
     uint64_t first_revision; /* revision of the record when the name was free */
     /* when the sign is due; when the claim or check began; failing since; 0: it is not */
     int64_t due_ns, began_ns, failing_ns;
@@ -75,17 +76,24 @@ static void write_record(const trib_tenure *self, char *record, size_t size)
 }
 
 /* Returns false for a text that is no record. */
-static bool read_record(const char *record, uint64_t *ticket_out)
+static bool read_record(const char *record, uint32_t *epoch_out, uint64_t *ticket_out)
 {
-    uint32_t epoch;
+    uint32_t number = 0;
     char at[2];
-    return sscanf(record, "epoch %" SCNu32 " ticket %16" SCNx64 " at %1s", &epoch, ticket_out, at) == 3;
+    const bool is_one = sscanf(record, "epoch %" SCNu32 " ticket %16" SCNx64 " at %1s", &number, ticket_out, at) == 3;
+    *epoch_out = trib_epoch_make((uint32_t)(*ticket_out >> TRIB_TICKET_RANDOM_BITS), trib_epoch_number(number));
+    return is_one;
 }
 
 /* The epoch has begun. No swap that was asked for before it can be carried out any more. */
-static void note_begun(trib_tenure *self, uint64_t ticket)
+static void note_begun(trib_tenure *self, uint32_t epoch, uint64_t ticket)
 {
-    self->core->engine->formation.confirmed = ticket;
+    trib_formation *formation = &self->core->engine->formation;
+    if (formation->confirmed != ticket) {
+        trib_formation_note_over(formation, self->begun);
+    }
+    formation->confirmed = ticket;
+    self->begun = epoch;
     self->tried_count = 0;
 }
 
@@ -114,8 +122,10 @@ typedef enum verdict { MINE, FREE, ANOTHERS, OLD, NOTHING, NO_RECORD } verdict;
 static verdict judge(trib_tenure *self)
 {
     const uint64_t confirmed = self->core->engine->formation.confirmed;
+    const uint32_t over = self->core->engine->formation.over;
+    uint32_t epoch = 0;
     uint64_t ticket = 0;
-    if (self->request.revision != 0 && (!read_record(self->request.record, &ticket) || ticket == 0)) {
+    if (self->request.revision != 0 && (!read_record(self->request.record, &epoch, &ticket) || ticket == 0)) {
         return NO_RECORD;
     }
     if (ticket != 0 && ticket == self->ticket) {
@@ -124,7 +134,7 @@ static verdict judge(trib_tenure *self)
     bool is_past = false;
     for (const trib_roster *at = self->core->engine->roster; at != NULL && ticket != 0; at = at->before) {
         if (at->ticket == ticket && !is_past) {
-            note_begun(self, ticket);
+            note_begun(self, epoch, ticket);
             return FREE;
         }
         if (at->ticket == ticket) {
@@ -135,15 +145,14 @@ static verdict judge(trib_tenure *self)
     if (ticket != 0 && ticket == confirmed) {
         return FREE;
     }
-    for (uint32_t i = 0; i < TRIB_TICKETS_OVER && ticket != 0; i++) {
-        if (self->core->engine->formation.over[i] == ticket) {
-            return OLD;
-        }
-    }
     if (ticket != 0 &&
         has_tried(self, ticket)) { /* a coordinator in a process of its own has no roster of a member's */
-        note_begun(self, ticket);
+        note_begun(self, epoch, ticket);
         return FREE;
+    }
+    if (ticket != 0 && over != 0 && trib_epoch_incarnation(epoch) == trib_epoch_incarnation(over) &&
+        !trib_epoch_is_before(over, epoch)) {
+        return OLD;
     }
     if (is_first(self) && self->request.revision == self->first_revision) {
         return FREE;
@@ -273,7 +282,7 @@ static void take_claim(trib_tenure *self)
         self->claims = false;
         self->is_checked = true;
         self->is_lost_told = false;
-        note_begun(self, self->ticket);
+        note_begun(self, self->core->engine->coordinator->roster->epoch, self->ticket);
         self->due_ns = now_ns; /* the sign that was there may be another one's */
         trib_formation_begun(self->core->engine->coordinator);
     } else if (self->has_swapped) {

@@ -23,6 +23,17 @@
 
 typedef struct trib_tenure trib_tenure;
 
+/* A ticket begins with the job's incarnation (wire.h): a record of an earlier epoch is told apart from that of another
+ * job of the same name, which has gone on in place of this one. */
+#define TRIB_TICKET_RANDOM_BITS (32u + TRIB_EPOCH_NUMBER_BITS)
+
+static inline uint64_t trib_ticket_make(uint32_t epoch, uint64_t random)
+{
+    const uint64_t rest = random & ((UINT64_C(1) << TRIB_TICKET_RANDOM_BITS) - 1);
+    /* 0 means that there is no store */
+    return (uint64_t)trib_epoch_incarnation(epoch) << TRIB_TICKET_RANDOM_BITS | rest | 1u;
+}
+
 static inline bool trib_tenure_is_used(const trib_engine *engine)
 {
     return engine->env.store_ops != NULL;

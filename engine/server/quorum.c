@@ -29,7 +29,8 @@ typedef struct trib_quorum_walk {
     trib_engine *engine;
     trib_post post;
     trib_frame frame;
-    bool is_kept; /* core 0: a QUORUM_ASK that has been on all cores, kept for the QUORUM_SET that follows it */
+    /* core 0: a QUORUM_ASK that has been on all cores, kept for the QUORUM_SET, or until the tensor ends */
+    bool is_kept;
     uint32_t partitions[TRIB_REACTORS_MAX]; /* QUORUM_SET: by reactor */
     unsigned char set[TRIB_QUORUM_SET_BYTES];
 } walk;
@@ -167,7 +168,7 @@ static void timer_fired(trib_reactor *reactor, trib_timer *timer)
     trib_core *core = reactor->owner;
     quorum_look look = {.core = core, .now_ns = trib_now(reactor)};
     core->quorum_at_ns = 0;
-    if (core->sums == NULL || core->ended) {
+    if (core->sums == NULL) {
         return;
     }
     trib_summation_each_open(summation_of(core), look_at_round, &look);
@@ -236,7 +237,8 @@ static struct trib_quorum *find_or_add(trib_core *core, const trib_frame *frame)
 
 static void visit_core(trib_core *core, walk *self)
 {
-    const bool is_known = core->sums != NULL && !core->ended && trib_server_quorum(core, self->frame.tensor, NULL) > 0;
+    /* A member that leaves in good order sums until nobody waits for it: that its core has ended is no matter. */
+    const bool is_known = core->sums != NULL && trib_server_quorum(core, self->frame.tensor, NULL) > 0;
     const bool is_ask = self->frame.type == TRIB_FRAME_QUORUM_ASK;
     struct trib_quorum *quorum = !is_known ? NULL
                                  : is_ask  ? find_or_add(core, &self->frame)
@@ -265,15 +267,16 @@ static void free_walk(walk *self)
 static void end_walk(walk *self)
 {
     trib_engine *engine = self->engine;
-    if (engine->cores[0].ended || self->frame.type == TRIB_FRAME_QUORUM_SET) {
-        free_walk(self);
-    } else if (self->frame.type == TRIB_FRAME_QUORUM_CALL) {
-        engine->hooks->tell_coordinator(engine, &self->frame, NULL, 0);
-        free_walk(self);
-    } else {
-        self->is_kept = true;
+    const bool is_ask = self->frame.type == TRIB_FRAME_QUORUM_ASK;
+    self->is_kept = is_ask && trib_server_knows_tensor(&engine->cores[0], self->frame.tensor);
+    if (is_ask) {
         self->frame.type = TRIB_FRAME_QUORUM_BEGUN;
         engine->hooks->tell_coordinator(engine, &self->frame, self->set, set_bytes(engine));
+    } else if (self->frame.type == TRIB_FRAME_QUORUM_CALL) {
+        engine->hooks->tell_coordinator(engine, &self->frame, NULL, 0);
+    }
+    if (!self->is_kept) {
+        free_walk(self);
     }
 }
 
@@ -293,7 +296,7 @@ static void pass_on(trib_reactor *reactor, trib_post *post)
     end_walk(trib_container_of(post, walk, post));
 }
 
-/* Core 0: returns the next walk that is kept about that tensor, or NULL. round 0: about any of its rounds. */
+/* Core 0: returns the first walk that is kept about that tensor, or NULL. round 0: about any of its rounds. */
 static walk *find_kept(trib_engine *engine, uint32_t tensor, uint32_t round)
 {
     pthread_mutex_lock(&engine->mutex);

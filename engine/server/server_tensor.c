@@ -247,6 +247,11 @@ bool trib_server_is_late(const trib_link *link, const trib_frame *frame)
     return may_be_late(link, frame, find_tensor(link->core, frame->tensor));
 }
 
+bool trib_server_knows_tensor(const trib_core *core, uint32_t id)
+{
+    return find_tensor(core, id) != NULL;
+}
+
 bool trib_server_is_whole(const trib_core *core, uint32_t id)
 {
     const struct trib_served_tensor *tensor = find_tensor(core, id);

@@ -17,6 +17,8 @@ TRIB_CHECKED trib_status trib_server_take_serve(trib_engine *engine, const trib_
 TRIB_CHECKED trib_status trib_server_check_tensor(const trib_link *link, const trib_frame *frame, trib_error *error);
 /* True for a frame about a tensor that has ended, which came late. */
 bool trib_server_is_late(const trib_link *link, const trib_frame *frame);
+/* True until the tensor has ended on that core. */
+bool trib_server_knows_tensor(const trib_core *core, uint32_t id);
 /* False for a tensor of slices. */
 bool trib_server_is_whole(const trib_core *core, uint32_t id);
 /* Returns the number of workers without which no sum of the tensor goes on, and the time after which it goes on without

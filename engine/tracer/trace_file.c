@@ -29,6 +29,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "records are written a
 
 typedef struct trace_writer {
     trib_engine *engine;
+    const trib_roster *roster; /* of the epoch that the file tells of, held; NULL: there is none yet */
     FILE *file;
     bool is_nameless; /* the file has no name yet, and goes with its descriptor */
     char path[4160];  /* its other name, if it has one */
@@ -181,9 +182,7 @@ static void put_clock(trace_writer *self)
 
 static void put_members(trace_writer *self)
 {
-    trib_engine *engine = self->engine;
-    pthread_mutex_lock(&engine->mutex); /* a change of the membership frees the roster */
-    const trib_roster *roster = engine->roster;
+    const trib_roster *roster = self->roster;
     const uint32_t count = roster != NULL ? roster->member_count : 0;
     trib_writer section = build((size_t)count * TRIB_TRACE_MEMBER_BYTES);
     for (uint32_t i = 0; section.data != NULL && i < count; i++) {
@@ -196,7 +195,6 @@ static void put_members(trace_writer *self)
         trib_put_u32(&section, trib_machines_first(roster, i));
         trib_put_u32(&section, 0);
     }
-    pthread_mutex_unlock(&engine->mutex);
     put_section(self, TRIB_TRACE_SECTION_MEMBERS, TRIB_TRACE_MEMBER_BYTES, &section);
 }
 
@@ -298,8 +296,8 @@ static void put_job(trace_writer *self)
     trib_engine *engine = self->engine;
     const trib_config *config = &engine->config;
     trib_core *core = &engine->cores[0];
-    pthread_mutex_lock(&engine->mutex); /* a change of the membership frees the roster */
-    const trib_roster *roster = engine->roster;
+    const trib_roster *roster = self->roster;
+    pthread_mutex_lock(&engine->mutex);
     double factor = roster != NULL ? roster->t_opt_factor : 0;
     const trib_status fate = atomic_load(&engine->phase) == TRIB_PHASE_ENDED ? engine->fate.status : TRIB_OK;
     trib_writer section = build(128);
@@ -367,6 +365,9 @@ static void put_all(trace_writer *self)
         return;
     }
     self->strings.size = 1; /* the empty string is at offset 0 */
+    pthread_mutex_lock(&self->engine->mutex);
+    self->roster = trib_roster_hold(self->engine->roster);
+    pthread_mutex_unlock(&self->engine->mutex);
     put_records(self);
     put_clock(self);
     put_members(self);
@@ -374,6 +375,7 @@ static void put_all(trace_writer *self)
     put_choices(self);
     put_tensors(self);
     put_job(self);
+    trib_roster_let_go(self->roster);
     put_section(self, TRIB_TRACE_SECTION_STRINGS, 1, &self->strings);
     if (!self->out_of_memory) {
         put_header(self);

@@ -152,6 +152,9 @@ static bool have_same_workers(const trib_roster *one, const trib_roster *other)
 
 void trib_op_take_roster(trib_op *op, const trib_roster *roster)
 {
+    if (op->roster == roster) {
+        return;
+    }
     trib_roster_let_go(op->roster);
     op->roster = trib_roster_hold(roster);
 }

@@ -57,6 +57,12 @@ void trib_worker_cancel_arrived(trib_reactor *reactor, trib_post *post);
 /* ---- worker_link.c ---- */
 /* Returns the member that this task is pushed to: the partition's owner or a relay. TRIB_NO_MEMBER: none. */
 uint32_t trib_worker_owner(const trib_core *core, const trib_task *task);
+/* True if the member is a server whose leave ends the epoch on all members alike. This core may see its connection end
+ * before it hears that. */
+static inline bool trib_worker_leave_ends_epoch(const trib_core *core, uint32_t member)
+{
+    return atomic_load(&core->engine->shrinks) && member >= core->engine->roster->worker_count;
+}
 /* Returns the link to that member's core; NULL: the link is gone. */
 trib_link *trib_worker_owner_link(const trib_core *core, const trib_task *task);
 /* Returns the link over which this process pushes the partition: the worker's contribution or, if this worker relays

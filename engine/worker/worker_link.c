@@ -153,7 +153,7 @@ static void worker_link_closed(trib_link *link, trib_status status, const char *
     }
     trib_cause cause;
     char text[TRIB_ERROR_TEXT_SIZE];
-    bool goes_on = false;
+    bool goes_on = link->bye && !core->ended && trib_worker_leave_ends_epoch(core, link->peer);
     trib_link_end_cause(link, &cause);
     /* The job ends before any operation fails, so a callback that submits another operation learns of the loss at
      * once. */
@@ -165,10 +165,6 @@ static void worker_link_closed(trib_link *link, trib_status status, const char *
         /* Where the job goes on without a worker, the coordinator decides which operations fail. */
         goes_on = trib_job_survives(core->engine, &cause) || atomic_load(&core->engine->shrinks);
         trib_job_member_lost(core->engine, &cause);
-    } else {
-        /* A server that leaves ends the epoch where the membership may change, which this core may hear later. */
-        goes_on =
-            !core->ended && atomic_load(&core->engine->shrinks) && link->peer >= core->engine->roster->worker_count;
     }
     trib_job_render_loss(core->engine, &cause, text);
     trib_relay_detach(link, text);

@@ -36,8 +36,9 @@ bool trib_orphan_awaits_owner(const trib_core *core, const trib_task *task)
     const trib_link *link = task->link;
     const bool goes_on = trib_copy_is_made(core, task) || atomic_load(&core->engine->shrinks);
     const uint32_t owner = goes_on ? trib_worker_owner(core, task) : TRIB_NO_MEMBER;
-    return task->orphan != NULL || (!core->ended && owner != TRIB_NO_MEMBER && !core->left_owners[owner] &&
-                                    (link == NULL || (link->state == TRIB_LINK_CLOSING && !link->bye)));
+    const bool is_gone = link == NULL || (link->state == TRIB_LINK_CLOSING &&
+                                          (!link->bye || trib_worker_leave_ends_epoch(core, link->peer)));
+    return task->orphan != NULL || (!core->ended && owner != TRIB_NO_MEMBER && !core->left_owners[owner] && is_gone);
 }
 
 typedef struct successors {

@@ -270,7 +270,7 @@ static void a_member_of_an_old_epoch_takes_no_place(void **state)
     sim_job_free(job);
 }
 
-enum { MANY = 40, CUT_OFF = 17 };
+enum { MANY = 40, CUT_OFF = 17, ATTEMPTS = 16 };
 
 static void logs_at_rank_0(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
 {
@@ -287,8 +287,8 @@ static bool both_deaths_are_known(sim_job *job, void *unused)
     return is_epoch_over(job, NULL) && !formation->expected[MANY - 1] && !formation->expected[MANY - 2];
 }
 
-/* Two workers die, and so many of lower ranks are cut off that attempts to reach these hang. The epoch ends with the
- * first death, and the other one is known soon all the same. */
+/* Two workers die, and so many of lower ranks are cut off that attempts to reach these hang, more than the coordinator
+ * has at a time. The epoch ends with the first death, and the other one is known soon all the same. */
 static void members_that_hang_hide_no_death(void **state)
 {
     (void)state;
@@ -297,12 +297,14 @@ static void members_that_hang_hide_no_death(void **state)
     config.tweak = logs_at_rank_0;
     memset(host_log, 0, sizeof host_log);
     sim_job *job = sim_bed_open(&config);
+    job->members[0].engine->env.attempts_max = ATTEMPTS;
     for (uint32_t i = 1; i <= CUT_OFF; i++) {
         trib_sim_node_regroup(job->members[i].node, 1);
     }
     sim_job_kill(job, MANY - 1);
     sim_job_kill(job, MANY - 2);
-    if (!sim_job_run(job, trib_sim_now(job->sim) + 2 * SECOND, both_deaths_are_known, NULL)) {
+    /* Its address has to refuse twice, and the others have two turns of a second meanwhile. */
+    if (!sim_job_run(job, trib_sim_now(job->sim) + 4 * SECOND, both_deaths_are_known, NULL)) {
         fail_msg("a death is not known: %s", host_log);
     }
     expect(host_log, "its address refuses");

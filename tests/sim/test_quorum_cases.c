@@ -1,5 +1,6 @@
 /* test_quorum_cases.c - jobs with a quorum (TRIB_QUORUM): one that waits for ever, one whose workers all give up,
- * workers that disagree, sets that are too small, and records of late workers for which there is no memory. */
+ * workers that disagree, sets that are too small, records of late workers for which there is no memory, and a member
+ * that leaves. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -443,13 +444,56 @@ static void no_memory_for_a_decision(void **state)
     sim_job_free(job);
 }
 
+/* ---- A member that leaves ---- */
+
+/* A worker has contributed, and closes its engine while another one is late. It sums until nobody waits for it, and
+ * takes part in the decision. */
+static void a_member_that_leaves_decides(void **state)
+{
+    (void)state;
+    enum { COUNT = 8192, TIMES = 36 };
+    static int32_t buffers[3][COUNT];
+    for (uint32_t i = 0; i < TIMES; i++) {
+        sim_job_config config = sim_job_config_default(3, 0);
+        config.engine.quorum = 2;
+        config.engine.quorum_timeout_ns = SECOND / 100;
+        config.engine.reactors = 1 + i % 3;
+        config.engine.partition_bytes = config.engine.chunk_bytes = 4096;
+        sim_job *job = sim_bed_open(&config);
+        exchange all[3];
+        for (uint32_t k = 0; k < 3; k++) {
+            all[k] = (exchange){.buffer = buffers[k]};
+            assert_non_null(sim_bed_declare(job, k, "late", COUNT));
+            for (uint32_t c = 0; c < COUNT; c++) {
+                buffers[k][c] = k == 0 ? 1 : k == 1 ? 10 : 100;
+            }
+        }
+        const int64_t began_ns = trib_sim_now(job->sim);
+        sim_bed_begin(job, 0, "late", COUNT, &all[0], 0, NULL);
+        sim_bed_begin(job, 2, "late", COUNT, &all[2], 0, NULL);
+        /* the decision is due after 10 ms */
+        (void)sim_job_run(job, began_ns + SECOND / 100 + ((int64_t)i - TIMES / 2) * (SECOND / 50000), NULL, NULL);
+        sim_job_leave(job, 2);
+        (void)sim_job_run(job, began_ns + SECOND, NULL, NULL);
+        assert_int_equal(all[0].done, 1);
+        sim_bed_begin(job, 1, "late", COUNT, &all[1], 0, NULL);
+        assert_true(sim_job_run(job, trib_sim_now(job->sim) + SECOND, are_all_done, all));
+        for (uint32_t c = 0; c < 2 * COUNT; c++) {
+            assert_int_equal(buffers[c % 2][c / 2], 101);
+        }
+        assert_true(all[0].status == TRIB_OK && all[1].status == TRIB_OK);
+        assert_true(sim_job_close(job, 60 * SECOND));
+        sim_job_free(job);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_quorum_that_never_goes_on), cmocka_unit_test(everybody_gives_up),
         cmocka_unit_test(workers_that_disagree),       cmocka_unit_test(a_call_of_too_few),
         cmocka_unit_test(sets_that_cannot_be),         cmocka_unit_test(no_memory_for_a_set_of_all),
-        cmocka_unit_test(no_memory_for_a_decision),
+        cmocka_unit_test(no_memory_for_a_decision),    cmocka_unit_test(a_member_that_leaves_decides),
     };
     return cmocka_run_group_tests_name("cases of a quorum", tests, NULL, NULL);
 }

@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 
 #include "api/env/device_load.h"
+#include "engine/base/limits.h"
 #include "engine/worker/pipeline.h"
 #include "stages/kernels/crc32c.h"
 #include "stages/kernels/kernels.h"
@@ -175,6 +176,7 @@ trib_status trib_engine_create_sim(const trib_sim_host *host, const trib_config 
         .memory_free = memory_free,
         .memory = self,
         .modelled_codec = host->modelled_codec,
+        .attempts_max = TRIB_HALF_OPEN_MAX, /* whatever the limits of the process in which the job is simulated */
         .may_alloc = may_alloc,
         .fini = close_env,
     };

@@ -10,7 +10,6 @@
 
 #include <cmocka.h>
 
-#include "engine/base/half_open.h"
 #include "engine/membership/election_internal.h"
 #include "engine/membership/probe.h"
 
@@ -19,6 +18,7 @@
 #define TIMEOUT_NS (4 * SECOND)
 #define TURN_NS (SECOND / 20)
 #define MEMBERS 600u
+#define ATTEMPTS 128u /* at a time */
 #define LINKS_MAX 4000u
 
 /* ---- Links that the test plays ---- */
@@ -118,6 +118,7 @@ static void bed_open(bed *self)
     self->engine = calloc(1, sizeof *self->engine);
     assert_non_null(self->engine);
     self->engine->config.peer_timeout_ns = TIMEOUT_NS;
+    self->engine->env.attempts_max = ATTEMPTS;
     self->reactor.ops = &fake_reactor;
     self->core.engine = self->engine;
     self->core.reactor = &self->reactor;
@@ -299,7 +300,7 @@ static void run_turns(const candidate_bed *self, int64_t for_ns)
         const uint32_t before = link_count;
         trib_election_ask_members(self->election, false);
         assert_true(link_count - before <= 64);
-        assert_true(count_attempts() <= trib_half_open_max());
+        assert_true(count_attempts() <= ATTEMPTS);
     }
 }
 
@@ -311,8 +312,8 @@ static void all_are_asked_soon(void **state)
     if (!candidate_open(&self)) {
         return; /* not reached; for analysers that do not know fail_msg */
     }
-    assert_true(MEMBERS > trib_half_open_max());
-    run_turns(&self, (MEMBERS / trib_half_open_max() + 1) * SECOND);
+    assert_true(MEMBERS > ATTEMPTS);
+    run_turns(&self, (MEMBERS / ATTEMPTS + 1) * SECOND);
     for (uint32_t i = 1; i < MEMBERS; i++) {
         assert_true(self.election->probes.each[i].began_ns != 0);
     }
@@ -349,13 +350,50 @@ static void one_that_waits_for_its_turn_is_not_silent(void **state)
     candidate_close(&self);
 }
 
+static const trib_address *find_all(const void *user, uint32_t index)
+{
+    (void)index;
+    return user;
+}
+
+/* A process that is slow to come back lives. It would spend its time on handshakes if it were asked in each turn. */
+static void one_that_has_answered_is_left_alone(void **state)
+{
+    (void)state;
+    static const trib_address address = {.text = "10.0.0.1:1"};
+    bed self;
+    bed_open(&self);
+    trib_probes two;
+    trib_probes_open(&two, 2, TRIB_ELECTION_REFUSED_NS, SECOND / 2);
+    trib_probes_ask(&self.core, &two, find_all, &address);
+    assert_int_equal(link_count, 2);
+    come_to(links[0], TRIB_LINK_READY);
+    end(links[1], TRIB_PEER_LOST, true);
+    for (uint32_t i = 0; i < 9; i++, time_ns += TURN_NS) {
+        trib_probes_ask(&self.core, &two, find_all, &address);
+        assert_int_equal(link_count, 3); /* the one that refuses is asked at once */
+        assert_ptr_equal(last_link()->user, &two.each[1]);
+    }
+    time_ns += 2 * TURN_NS;
+    trib_probes_ask(&self.core, &two, find_all, &address);
+    assert_int_equal(link_count, 4);
+    assert_ptr_equal(last_link()->user, &two.each[0]);
+    trib_probes_close(&two, "");
+    bed_close(&self);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_slow_one_lives),       cmocka_unit_test(part_of_a_handshake_is_a_sign),
-        cmocka_unit_test(a_stranger_gives_none),  cmocka_unit_test(each_address_has_its_time),
-        cmocka_unit_test(own_lack_is_no_silence), cmocka_unit_test(refusals_count_in_a_row),
-        cmocka_unit_test(all_are_asked_soon),     cmocka_unit_test(one_that_waits_for_its_turn_is_not_silent),
+        cmocka_unit_test(a_slow_one_lives),
+        cmocka_unit_test(part_of_a_handshake_is_a_sign),
+        cmocka_unit_test(a_stranger_gives_none),
+        cmocka_unit_test(each_address_has_its_time),
+        cmocka_unit_test(own_lack_is_no_silence),
+        cmocka_unit_test(refusals_count_in_a_row),
+        cmocka_unit_test(all_are_asked_soon),
+        cmocka_unit_test(one_that_waits_for_its_turn_is_not_silent),
+        cmocka_unit_test(one_that_has_answered_is_left_alone),
     };
     return cmocka_run_group_tests_name("signs of life", tests, NULL, NULL);
 }
