@@ -145,58 +145,6 @@ static void plan_devices(storm *self, uint64_t seed)
     self->what.on_devices = storm_draw(&state, 3) == 0;
 }
 
-/* Numbers of its own, so that a seed's faults are the same with a store and without. */
-static void plan_store(storm *self, uint64_t seed)
-{
-    uint64_t state = seed * 104729 + 7;
-    (void)storm_draw(&state, 2);
-    self->what.has_store = storm_draw(&state, 2) != 0;
-    self->is_everywhere = storm_draw(&state, 2) != 0;
-    self->lie = storm_draw(&state, 4) == 0 ? (trib_sim_lie)storm_draw(&state, TRIB_SIM_LIE_COUNT) : TRIB_SIM_TRUTH;
-    self->lies_ns = storm_draw(&state, 3) == 0 ? 0 : (int64_t)storm_draw(&state, (uint64_t)self->quiet_ns);
-    self->away_ns = storm_draw(&state, 2) == 0 ? (int64_t)storm_draw(&state, (uint64_t)self->quiet_ns) : INT64_MAX;
-    self->back_ns = self->away_ns != INT64_MAX ? self->away_ns + (int64_t)storm_draw(&state, 20 * SECOND) : INT64_MAX;
-}
-
-static bool reaches(void *user, const trib_reactor *reactor)
-{
-    const storm *self = user;
-    for (uint32_t i = 0; i < self->bed->job->member_count; i++) {
-        const sim_member *at = &self->bed->job->members[i];
-        if (at->process == trib_sim_reactor_process(reactor)) {
-            return !at->killed && (self->is_everywhere || (self->cut >> i & 1) == 0);
-        }
-    }
-    return false;
-}
-
-static void open_store(storm *self, uint64_t seed)
-{
-    static const int64_t delays_ns[] = {1000, 1000000, 300000000, 1500000000};
-    trib_sim_store *store = &self->bed->job->store;
-    uint64_t state = seed * 1299709 + 3;
-    (void)storm_draw(&state, 2);
-    store->delay_ns = delays_ns[storm_draw(&state, 4)];
-    store->lost_one_in = storm_draw(&state, 3) == 0 ? 3 : 0;
-    store->late_one_in = storm_draw(&state, 3) == 0 ? 3 : 0;
-    store->reaches = reaches;
-    store->user = self;
-}
-
-/* Sees to it that the store is as it is planned at that time. Returns when that changes next. */
-static int64_t keep_store(storm *self, int64_t now_ns)
-{
-    trib_sim_store *store = &self->bed->job->store;
-    store->is_away = now_ns >= self->away_ns && now_ns < self->back_ns;
-    store->lie = now_ns >= self->lies_ns ? self->lie : TRIB_SIM_TRUTH;
-    const int64_t times_ns[] = {self->lies_ns, self->away_ns, self->back_ns};
-    int64_t next_ns = INT64_MAX;
-    for (uint32_t i = 0; i < 3; i++) {
-        next_ns = times_ns[i] > now_ns && times_ns[i] < next_ns ? times_ns[i] : next_ns;
-    }
-    return next_ns;
-}
-
 static void plan(storm *self, const storm_run *how)
 {
     int64_t last_ns = draw_more(self, how->seed, draw_faults(self, how->seed));
@@ -204,7 +152,7 @@ static void plan(storm *self, const storm_run *how)
     draw_apart(self, how->seed);
     storm_plan_breaks(self, how->seed, last_ns);
     self->quiet_ns = last_ns + 14 * SECOND;
-    plan_store(self, how->seed);
+    storm_plan_store(self, how->seed);
     plan_devices(self, how->seed);
     for (uint32_t i = 0; i < self->fault_count; i++) {
         const fault *at = &self->faults[i];
@@ -386,7 +334,7 @@ static void run_faults(storm *self, int64_t began_ns)
 {
     looking at_all = {.of = self, .began_ns = began_ns};
     for (int64_t now_ns = 0; now_ns < self->quiet_ns;) {
-        const int64_t store_ns = keep_store(self, now_ns), fault_ns = next_fault(self, now_ns);
+        const int64_t store_ns = storm_keep_store(self, now_ns), fault_ns = next_fault(self, now_ns);
         const int64_t next_ns = store_ns < fault_ns ? store_ns : fault_ns;
         if (sim_job_run(self->bed->job, began_ns + next_ns, look, &at_all)) {
             now_ns = trib_sim_now(self->bed->job->sim) - began_ns - 1; /* a strike is a further fault */
@@ -471,7 +419,7 @@ bool storm_seed(const storm_run *how)
     storm self = {.paused = 0};
     plan(&self, how);
     self.bed = worker_loss_open(&self.what, seed);
-    open_store(&self, seed);
+    storm_open_store(&self, seed);
     const trib_sim_weather weather = {.delay_one_in = seed % 2 == 0 ? 5 : 0, .delay_ns = 2000000};
     trib_sim_net_weather(self.bed->job->net, &weather);
     const int64_t began_ns = trib_sim_now(self.bed->job->sim);

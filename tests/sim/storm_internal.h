@@ -1,4 +1,4 @@
-/* storm_internal.h - declarations that the files of storm.h share: storm.c, and storm_strikes.c. */
+/* storm_internal.h - declarations that the files of storm.h share: storm.c, storm_strikes.c and storm_store.c. */
 #ifndef TRIB_TESTS_SIM_STORM_INTERNAL_H
 #define TRIB_TESTS_SIM_STORM_INTERNAL_H
 
@@ -62,6 +62,11 @@ static inline uint32_t storm_members(const storm *self)
     return self->what.workers + self->what.servers;
 }
 
+/* Plans whether the job has a store, and how that fails. */
+void storm_plan_store(storm *self, uint64_t seed);
+void storm_open_store(storm *self, uint64_t seed);
+/* Sees to it that the store is as it is planned at that time. Returns when that changes next. */
+int64_t storm_keep_store(storm *self, int64_t now_ns);
 /* Plans strikes in some of the jobs, which have enough members then. */
 void storm_plan_strikes(storm *self, uint64_t seed);
 /* Plans connections that are reset, and servers that are drained, in some of the jobs. */
