@@ -243,8 +243,8 @@ class Engine:
         self.rank, self.size = config.rank, config.worker_count
         self.has_device = config.device not in (None, b'', b'none')
         _open_engines.add(self)
-        interrupts.watch(self)
         atexit.register(self._close_at_exit)
+        interrupts.watch(self)
 
     def __enter__(self):
         return self
