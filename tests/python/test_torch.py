@@ -28,6 +28,7 @@ CASES = (
     'gradients_flow',
     'optimizer_equals_one_process',
     'scaler_of_gradients_waits_for_sums',
+    'scaler_of_gradients_in_other_scripts',
     'cross_barrier',
     'closures',
     'accumulation_and_unused',
