@@ -285,9 +285,13 @@ def work(mark):
 
 def no_work():
     pass
+
+def paths():
+    return os.environ['PYTHONPATH'].split(os.pathsep)
 '''
 RUNNER = '''
-import sys, tributary, trainer
+import os, sys, tributary, trainer
+path = os.pathsep.join(('/first', os.environ['PYTHONPATH']))
 if sys.argv[1:]:
     print('returned', tributary.run(trainer.work, sys.argv[1:], hosts='localhost:3', min_num_proc=2, max_num_proc=3))
 else:
@@ -295,14 +299,19 @@ else:
         ('exclude each other', dict(hosts='a', host_discovery_script='b')),
         ('max_num_proc=2 needs a min_num_proc', dict(max_num_proc=2)),
         ('max_num_proc=2 needs a min_num_proc', dict(min_np=3, max_np=2)),
+        ('reset_limit and cooldown_range have no counterpart', dict(min_np=1, reset_limit=2)),
         ('slots=2: the discovery script must print', dict(host_discovery_script='a', slots=2)),
     ):
         try:
             tributary.run(print, **wrong)
-        except ValueError as problem:
+        except (ValueError, NotImplementedError) as problem:
             assert text in str(problem), problem
         else:
             raise AssertionError(text)
+    (paths,) = tributary.run(trainer.paths, env=dict(os.environ, PYTHONPATH=path))
+    assert paths[0] == '/first' and os.path.dirname(os.path.abspath(__file__)) in paths, paths
+    assert not any('lib/python' in path for path in paths), paths
+    print('all is right so far')
     tributary.run(trainer.no_work, min_num_proc=1)
 '''
 
@@ -314,7 +323,8 @@ def function_in_an_elastic_job():
     command = [PYTHON, write('runner.py', RUNNER)]
     output = python_bed.run([*command, os.path.join(FOLDER.name, 'mark')], python_bed.environment())
     assert 'returned [(0, 3, True), (1, 3, True)]' in output, output[-2500:]
-    assert 'the function has not called init()' in python_bed.run(command, python_bed.environment(), statuses=(1,))
+    output = python_bed.run(command, python_bed.environment(), statuses=(1,))
+    assert 'all is right so far' in output and 'the function has not called init()' in output, output[-2500:]
 
 
 def random_kills():

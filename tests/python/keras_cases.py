@@ -192,6 +192,7 @@ def scaled_losses(rank, size):
     scaler = keras.optimizers.LossScaleOptimizer
     wrappers = (
         lambda inner: scaler(trib.DistributedOptimizer(inner), initial_scale=4.0),
+        lambda inner: scaler(trib.DistributedOptimizer(inner, op='Min'), initial_scale=4.0),
         lambda inner: trib.DistributedOptimizer(scaler(inner, initial_scale=4.0)),
     )
     x, y = np.full((8, 4), rank + 1.0, 'float32'), np.ones((8, 3), 'float32')
@@ -205,6 +206,15 @@ def scaled_losses(rank, size):
         weights = model.get_weights()[0]
         assert float(model.optimizer.dynamic_scale) == 1.0 and np.isfinite(weights).all(), weights
         assert not np.array_equal(weights, before) and np.array_equal(trib.allreduce(weights, 'same'), weights)
+    shared, local = (keras.layers.Dense(1, use_bias=False) for _ in range(2))
+    inputs = keras.Input((4,)), keras.Input((4,))
+    model = keras.Model(inputs, keras.layers.Add()([shared(inputs[0]), local(inputs[1])]))
+    optimizer = scaler(keras.optimizers.SGD(0.1), initial_scale=4.0)
+    optimizer = trib.PartialDistributedOptimizer(optimizer, local_layers=[local])
+    model.compile(optimizer, lambda expected, got: keras.ops.mean(got), jit_compile=False)
+    # The local layer's gradient is infinite in the second batch.
+    model.fit([np.ones((8, 4)), x], np.ones((8, 1)), batch_size=4, shuffle=False, verbose=0)
+    assert float(model.optimizer.dynamic_scale) == 2.0, float(model.optimizer.dynamic_scale)
 
 
 def main():

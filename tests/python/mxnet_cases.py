@@ -419,6 +419,24 @@ def errors(rank, size):
     assert np.array_equal(trib.allreduce(nd.ones((4,)), op=trib.Sum).asnumpy(), np.full(4, size, 'float32'))
 
 
+def operations_that_mxnet_keeps(rank, size):
+    """The end of the job does not wait for them for ever."""
+
+    class Keeping:
+        lefts = iter([2] * 9 + [0])
+
+        def trib_mxnet_wait(self, milliseconds):
+            return next(self.lefts)
+
+    ops, kept = trib.ops, (trib.ops._native, trib.ops.FREED_S)
+    ops._native, ops.FREED_S = Keeping(), 0
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter('always')
+        ops._closing()
+    ops._native, ops.FREED_S = kept
+    assert ['has not freed 2 operations' in str(one.message) for one in told] == [True], told
+
+
 def functions_have_type_hints(rank, size):
     count, untyped = python_bed.untyped(trib)
     assert count > 15 and not untyped, untyped
@@ -427,7 +445,7 @@ def functions_have_type_hints(rank, size):
 if __name__ == '__main__':
     trib.init()
     cases = reductions, scaling, predivides, grouped, sets, trains, codecs, gathers, compression, deferred
-    for case in (*cases, functions_have_type_hints, suspended_and_resumed, errors):
+    for case in (*cases, operations_that_mxnet_keeps, functions_have_type_hints, suspended_and_resumed, errors):
         case(trib.rank(), trib.size())
         print('worker %d of %d: %s is right' % (trib.rank(), trib.size(), case.__name__), flush=True)
     trib.shutdown()

@@ -52,6 +52,31 @@ def run_workers(python, count, program, *arguments, options=(), statuses=(0,), p
     return run(command, environment(*path, **more), statuses)
 
 
+IS_INTERRUPTED = '''
+import os, signal, threading, tributary
+
+def interrupt():
+    while tributary.engine().stats().ops_in_flight == 0:
+        pass
+    os.kill(os.getpid(), signal.SIGINT)
+
+def interrupted(rank, wait):
+    """Calls what waits for an operation that no other worker begins."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Thread(target=interrupt, daemon=True).start()
+    try:
+        wait('of rank %d' % rank)
+    except KeyboardInterrupt:
+        print('worker %d is interrupted' % rank, flush=True)
+'''
+
+
+def ctrl_c_ends_waits(python, program):
+    """Each worker waits for an operation that the other never begins, in a framework's code."""
+    output = run_workers(python, 2, '-c', IS_INTERRUPTED + program)
+    assert output.count('is interrupted') == 2 and 'Traceback' not in output, output[-1500:]
+
+
 def example_learns(python, program, **more):
     """Two workers train the three models of a script of examples/python. Guesses are right in a tenth of all digits and
     in a sixth of all letters."""

@@ -56,6 +56,16 @@ LAYOUT = {
 }
 
 
+WAITS = '''
+import jax, jax.numpy as jnp
+import tributary.jax as trib
+trib.init()
+compiled = jax.jit(lambda array, name: trib.allreduce(array, name=name), static_argnames='name')
+compiled(jnp.ones(3), name='of all').block_until_ready()
+interrupted(trib.rank(), lambda name: compiled(jnp.ones(3), name=name).block_until_ready())
+'''
+
+
 def layout_is_xlas(python):
     include = subprocess.run(
         [python, '-c', 'import jax; print(jax.ffi.include_dir())'], capture_output=True, text=True, check=True
@@ -125,6 +135,7 @@ def main():
         ('alone', lambda: all_cases(python, 1, devices=2)),
         ('two_workers', lambda: all_cases(python, 2)),
         ('three_and_a_server', lambda: all_cases(python, 3, '-s', '1')),
+        ('ctrl_c', lambda: python_bed.ctrl_c_ends_waits(python, WAITS)),
         ('ranks_change', lambda: all_cases(python, 3, only=['suspended_and_resumed'])),
     ]
     if os.environ.get('TRIB_DEVICE') == 'cuda':

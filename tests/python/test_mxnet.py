@@ -18,7 +18,16 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 def all_cases(python, workers, *options):
     output = python_bed.run_workers(python, workers, HERE + '/mxnet_cases.py', options=options)
-    assert output.count('is right') == 13 * workers, output[-1500:]
+    assert output.count('is right') == 14 * workers, output[-1500:]
+
+
+WAITS = '''
+import mxnet as mx
+import tributary.mxnet as trib
+trib.init()
+trib.allreduce(mx.nd.ones((3,)), name='of all').wait_to_read()
+interrupted(trib.rank(), lambda name: trib.allreduce(mx.nd.ones((3,)), name=name).wait_to_read())
+'''
 
 
 def main():
@@ -31,6 +40,7 @@ def main():
             ('alone', lambda: all_cases(python, 1)),
             ('two_workers', lambda: all_cases(python, 2)),
             ('three_and_a_server', lambda: all_cases(python, 3, '-s', '1')),
+            ('ctrl_c', lambda: python_bed.ctrl_c_ends_waits(python, WAITS)),
             ('example', lambda: python_bed.example_learns(python, 'train_mxnet.py')),
         ]
     )

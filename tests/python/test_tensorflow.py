@@ -48,10 +48,48 @@ except KeyboardInterrupt:
 '''
 
 
+WAITS_ELSEWHERE = '''
+import ctypes, os, signal, threading
+import tensorflow as tf
+import tributary.tensorflow as trib
+signal.signal(signal.SIGINT, signal.default_int_handler)
+trib.init()
+trib.barrier()
+libc, mutex, count = ctypes.CDLL(None), ctypes.create_string_buffer(64), 0
+libc.pthread_mutex_lock(mutex)
+
+def work():
+    try:
+        trib.allreduce(tf.ones(3), name='of rank %d' % trib.rank())
+    except tf.errors.OpError:
+        libc.pthread_mutex_unlock(mutex)
+
+def interrupt():
+    while trib.ops.calls() == 0:
+        pass
+    os.kill(os.getpid(), signal.SIGINT)
+
+for function in work, interrupt:
+    threading.Thread(target=function, daemon=True).start()
+try:
+    libc.pthread_mutex_lock(mutex)
+except KeyboardInterrupt:
+    count = 1
+    try:
+        [len('') for _ in range(1000)]  # the script saves its state
+    except KeyboardInterrupt:
+        count = 2
+print('worker %d is interrupted %d times' % (trib.rank(), count), flush=True)
+'''
+
+
 def ctrl_c(python):
-    """Each worker waits for an operation that the other never begins: eager, and in a function."""
+    """Each worker waits for an operation that the other never begins: eager, and in a function. Or a thread does, while
+    the main one waits for that."""
     output = python_bed.run_workers(python, 2, '-c', WAITS, statuses=(130,))
     assert output.count('is interrupted') == 2 and 'Traceback' not in output, output[-1500:]
+    output = python_bed.run_workers(python, 2, '-c', WAITS_ELSEWHERE)
+    assert output.count('is interrupted 1 times') == 2, output[-1500:]
 
 
 def main():

@@ -28,6 +28,7 @@ CASES = (
     'gradients_flow',
     'optimizer_equals_one_process',
     'scaler_of_gradients_waits_for_sums',
+    'scaler_of_gradients_in_other_scripts',
     'cross_barrier',
     'closures',
     'accumulation_and_unused',
@@ -90,6 +91,19 @@ def backend_without_an_import(python):
         broken = dict(python_bed.environment(folder), TRIBUTARY_LIBRARY=folder + '/none')
         python_bed.run([python, '-c', 'import torch'], broken)
     assert output.count('the sum is right') == 2, output[-1500:]
+
+
+def backend_of_another_version(python):
+    """PyTorch's private names may be others."""
+    program = (
+        'import sys, torch\n'
+        'from torch._C._dynamo import eval_frame\n'
+        '%s\n'
+        'import tributary.torch.c10d\n'
+        'assert torch.distributed.is_backend_available("tributary")'
+    )
+    for change in 'del eval_frame._FrameExecStrategy', 'eval_frame._FrameExecStrategy = lambda: 0':
+        python_bed.run([python, '-c', program % change], python_bed.environment())
 
 
 def horovod_and_byteps_names(python):
@@ -161,6 +175,7 @@ def main():
             ('three_and_a_server', all_cases(python, 3, '-s', '1')),
             ('backend', lambda: backend(python)),
             ('backend_without_an_import', lambda: backend_without_an_import(python)),
+            ('backend_of_another_version', lambda: backend_of_another_version(python)),
             ('alias', lambda: horovod_and_byteps_names(python)),
             ('places_of_names', lambda: places_of_names(python)),
             ('function_in_workers', lambda: function_in_workers(python)),

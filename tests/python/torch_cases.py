@@ -330,6 +330,7 @@ CASES = [
     gradients_flow,
     training.optimizer_equals_one_process,
     training.scaler_of_gradients_waits_for_sums,
+    training.scaler_of_gradients_in_other_scripts,
     training.cross_barrier,
     training.closures,
     training.accumulation_and_unused,

@@ -1,6 +1,7 @@
 """Cases of torch_cases.py that train: distributed optimizers and their kin, compared with one process that has the
 batches of all workers."""
 
+import contextlib
 import copy
 import itertools
 import os
@@ -75,6 +76,29 @@ def scaler_of_gradients_waits_for_sums():
             assert scaler.get_scale() == 1024.0 / 2**6, scaler.get_scale()
             got = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
             assert same_on_all(got) and torch.allclose(got, expected, rtol=1e-4, atol=1e-5), (make, clips, crosses)
+
+
+def scaler_of_gradients_in_other_scripts():
+    """Each worker makes one of two gradients, so that no hook sends their group; the model clears them, and not the
+    optimizer. The script may wait for the sums itself."""
+    for waits in False, True:
+        model = torch.nn.ModuleDict({name: torch.nn.Linear(2, 2, bias=False) for name in 'ab'})
+        used = model['ab'[trib.rank() % 2]]
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        optimizer = trib.DistributedOptimizer(optimizer, model.named_parameters(), op=trib.Sum, groups=1)
+        scaler = torch.amp.GradScaler(torch.get_default_device().type, init_scale=4.0)
+        for factor in float('inf'), 1.0:
+            model.zero_grad()
+            scaler.scale(used(torch.ones(1, 2)).sum() * factor).backward()
+            scaler.unscale_(optimizer)
+            with optimizer.skip_synchronize() if waits else contextlib.nullcontext():
+                if waits:
+                    optimizer.synchronize()
+                scaler.step(optimizer)
+            scaler.update()
+        for index, name in enumerate('ab'):
+            count = len(range(index, trib.size(), 2))
+            assert torch.equal(model[name].weight.grad, torch.full((2, 2), float(count))), (waits, name, count)
 
 
 def optimizer_equals_one_process():

@@ -261,8 +261,8 @@ class Engine:
         self.has_device = config.device not in (None, b'', b'none')
         self.loss_undoes = config.survive >= _abi.TRIB_SURVIVE_WORKERS  # operations under way
         _open_engines.add(self)
-        interrupts.watch(self)
         atexit.register(self._close_at_exit)
+        interrupts.watch(self)
 
     def __enter__(self) -> Engine:
         return self

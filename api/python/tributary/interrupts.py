@@ -2,19 +2,24 @@
 what it waits for ends with the engine, so that the wait ends, too."""
 
 import contextlib
+import ctypes
 import os
+import select
 import signal
-import sys
 import threading
 import time
 import weakref
 
-PATIENCE_S = 1.0  # for an operation to complete while the main thread does not move
-_LOOK_S = 0.05
+PATIENCE_S = 5.0  # for the main thread to run, while nothing moves
+_SECOND_S = 0.5  # signals that come closer together are one: a launcher hands on what the terminal sends, too
+_LOOK_MS = 50
 
 _engines = weakref.WeakSet()
 _followers = []
-_written = None  # the descriptor to which the interpreter writes the numbers of signals
+_pipe = ()  # its two ends; the interpreter writes the numbers of signals into the second
+_marks = []  # one, from a Ctrl-C until the main thread runs: it carries out pending calls then
+# A method in C: a handler of signals would run within Python's code, and ctypes would swallow its KeyboardInterrupt.
+_take_mark = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)(_marks.pop)
 
 
 def follow(begun, ended):
@@ -25,82 +30,88 @@ def follow(begun, ended):
 def watch(engine):
     """Ends an engine's operations after a Ctrl-C that the main thread cannot take because it waits for one of them. The
     main thread makes the first engine, as the interpreter lets no other one ask for signals; else nothing is done."""
-    global _written
+    global _pipe
     _engines.add(engine)
-    if _written is not None or threading.current_thread() is not threading.main_thread():
+    if _pipe:
         return
-    read, written = os.pipe()
-    os.set_blocking(written, False)
-    before = signal.set_wakeup_fd(written, warn_on_full_buffer=False)
+    ends = os.pipe()
+    os.set_blocking(ends[1], False)
+    try:
+        before = signal.set_wakeup_fd(ends[1], warn_on_full_buffer=False)
+    except ValueError:  # the interpreter refuses
+        _close(ends)
+        return
     if before != -1:  # an event loop wants to know of signals, and there is one place for that
         signal.set_wakeup_fd(before)
-        os.close(read)
-        os.close(written)
+        _close(ends)
         return
-    _written = written
+    _pipe = ends
     # A daemon: the interpreter waits for other threads before it closes engines.
-    threading.Thread(target=_run, args=(read,), name='tributary signals', daemon=True).start()
+    threading.Thread(target=_run, args=(ends[0],), name='tributary signals', daemon=True).start()
 
 
-def _run(read):
+def _close(ends):
+    for end in ends:
+        os.close(end)
+
+
+def _run(end):
+    come = select.poll()
+    come.register(end, select.POLLIN)
     while True:
-        numbers = os.read(read, 64)
         # Another handler may only take a note of the signal, and let the step be completed.
-        if signal.SIGINT in numbers and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        if _has_come(end) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             for begun, _ in _followers:
                 begun()
-            _end_waits()
+            _end_waits(lambda: come.poll(_LOOK_MS) and _has_come(end))
             for _, ended in _followers:
                 ended()
 
 
-def _end_waits():
-    """Returns when the main thread runs on. Engines are given up whose operations do not move meanwhile."""
-    place, counts, since = _place(), _counts(), time.monotonic()
-    while _is_stuck(place):
-        time.sleep(_LOOK_S)
-        if time.monotonic() - since > PATIENCE_S:
-            before, counts, since = counts, _counts(), time.monotonic()
-            for engine, (ended, in_flight) in counts.items():
-                if in_flight and before.get(engine) == (ended, in_flight) and _is_stuck(place):
+def _has_come(end):
+    return signal.SIGINT in os.read(end, 4096)
+
+
+def _end_waits(comes_again):
+    """Returns when the main thread has run. Before, engines with operations in flight are given up at a second Ctrl-C,
+    or when nothing has moved for a while."""
+    _marks.append(0)
+    while ctypes.pythonapi.Py_AddPendingCall(_take_mark, None) != 0:
+        time.sleep(_LOOK_MS / 1000)  # many calls are pending
+    counts = _counts()
+    began = since = time.monotonic()
+    while _marks:
+        comes, now = comes_again(), time.monotonic()
+        before, counts = counts, _counts()
+        if counts != before:
+            since = now
+        if (comes and now - began > _SECOND_S) or now - since > PATIENCE_S:
+            for engine, (in_flight, *_) in counts.items():
+                if in_flight and _marks:
+                    _engines.discard(engine)  # once is enough
                     engine.give_up()
-
-
-def _is_stuck(place):
-    return _place() == place and not _is_raised()
-
-
-def _place():
-    """Where the main thread is: the same again if it has run no code of Python's meanwhile."""
-    frame = sys._current_frames().get(threading.main_thread().ident)
-    return frame, frame and frame.f_lasti
-
-
-def _is_raised():
-    """True if the main thread has its exception already: what it waits for in the clause that handles it, goes on."""
-    problem = getattr(sys, '_current_exceptions', dict)().get(threading.main_thread().ident)
-    return isinstance(problem[1] if isinstance(problem, tuple) else problem, KeyboardInterrupt)
 
 
 def _counts():
     counts = {}
-    for engine in list(_engines):
-        with contextlib.suppress(RuntimeError):  # it has been closed
+    with contextlib.suppress(RuntimeError):  # another thread makes an engine, or closes this one
+        for engine in list(_engines):
             stats = engine.stats()
-            counts[engine] = stats.ops_completed + stats.ops_failed, stats.ops_in_flight
+            moved = stats.ops_completed + stats.ops_failed, stats.bytes_pushed + stats.bytes_pulled
+            counts[engine] = stats.ops_in_flight, *moved
     return counts
 
 
 def _enter_child():
     """A forked child has no such thread, and must not tell its parent of its own signals."""
-    global _written
+    global _pipe
     _engines.clear()
-    if _written is not None:
+    if _pipe:
         before = signal.set_wakeup_fd(-1)
-        if before != _written:
+        if before != _pipe[1]:
             signal.set_wakeup_fd(before)
-        os.close(_written)
-        _written = None
+        _close(_pipe)
+        _pipe = ()
 
 
 os.register_at_fork(after_in_child=_enter_child)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import site
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import objects, rendezvous
 from ._library import beside
-from .errors import ArgumentError, TributaryError
+from .errors import ArgumentError, TributaryError, UnsupportedError
 
 _WORKERS_MAX = 4096  # of a job
 _MAIN = 'from tributary import runner; runner._work(*__import__("sys").argv[1:])'
@@ -34,6 +36,8 @@ def run(
     slots: int | None = None,
     min_np: int | None = None,
     max_np: int | None = None,
+    reset_limit: int | None = None,
+    cooldown_range: Sequence[int] | None = None,
     **_unused: Any,
 ) -> list[Any]:
     """Calls func(*args, **kwargs) in num_proc (or np) workers and returns what each of them returned, in order of rank.
@@ -50,6 +54,8 @@ def run(
         raise ArgumentError('run: hosts, hostfile and host_discovery_script exclude each other')
     if most is not None and (not is_elastic or most < least):
         raise ArgumentError('run: max_num_proc=%d needs a min_num_proc that is not larger' % most)
+    if is_elastic and not (reset_limit is None and cooldown_range is None):
+        raise UnsupportedError('run: reset_limit and cooldown_range have no counterpart here: leave them out')
     if slots is not None and host_discovery_script is not None:
         raise ArgumentError('run: slots=%d: the discovery script must print the slots of each host, "a:2"' % slots)
     with tempfile.TemporaryDirectory() as folder:
@@ -66,12 +72,22 @@ def run(
         command = [beside('tributary'), 'run', *place, '--', *python]
         variables = dict(os.environ if env is None else env)
         if executable is None:  # the function may be one of a module beside the script: workers look where this does
-            folders = [*map(os.path.abspath, sys.path), variables.get('PYTHONPATH', '')]
+            folders = [variables.get('PYTHONPATH'), *_own_folders()]
             variables['PYTHONPATH'] = os.pathsep.join(filter(None, folders))
         status = subprocess.run(command, env=variables).returncode
         if status != 0:
             raise TributaryError('run: a worker ended with status %d; its output says why' % status)
         return [_result(os.path.join(folder, str(rank))) for rank in range(least if is_elastic else count)]
+
+
+def _own_folders():
+    """Where this program looks for modules, but for the interpreter's own places: every worker looks there, and another
+    interpreter that it starts must not."""
+    places = [sysconfig.get_path(name) for name in ('stdlib', 'platstdlib', 'purelib', 'platlib')]
+    places += [*site.getsitepackages(), site.getusersitepackages()]
+    places = tuple(os.path.join(place, '') for place in places)
+    folders = filter(os.path.exists, map(os.path.abspath, sys.path))
+    return [folder for folder in folders if not os.path.join(folder, '').startswith(places)]
 
 
 def _result(path):

@@ -129,7 +129,7 @@ def PartialDistributedOptimizer(
         options.update(sparse_as_dense=sparse_as_dense, predivide=gradient_predivide_factor)
     return distributed(
         optimizer,
-        lambda gradients: reduce_gradients(gradients, op, compression, **options),
+        lambda gradients, op=op: reduce_gradients(gradients, op, compression, **options),
         passes,
         1.0 if average_aggregated_gradients else float(passes),
         [variable for layer in layers for variable in layer.trainable_weights],
@@ -257,8 +257,10 @@ def _on_all_workers(check):
     @functools.wraps(check)
     def check_finite(self, grads):
         is_finite = check(self, grads)
-        kind = type(self.inner_optimizer)
-        if not hasattr(kind, '_reduces_gradients'):
+        for kind in type(self.inner_optimizer), type(self):  # local gradients differ where it is wrapped itself
+            if hasattr(kind, '_reduces_gradients'):
+                break
+        else:
             return is_finite
         return kind._is_zero_on_all(keras.ops.cast(keras.ops.logical_not(is_finite), 'float32'))
 

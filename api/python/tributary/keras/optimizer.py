@@ -6,19 +6,21 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..errors import ArgumentError, UnsupportedError
+from ..reductions import Sum
 
 
 def distributed(
     optimizer: Any,
-    reduce: Callable[[list[Any]], list[Any]],
+    reduce: Callable[..., list[Any]],
     passes: int = 1,
     factor: float = 1.0,
     local: Iterable[Any] = (),
     local_factor: Callable[[], float] = lambda: 1.0,
 ) -> Any:
     """Returns an optimizer of a class derived from the optimizer's own, whose gradients go through reduce() first. It
-    has the state of one that has been built. passes: so many gradients are averaged before a step; factor: multiplies
-    all gradients then. Those of the variables in `local` are multiplied by local_factor() instead of reduced."""
+    has the state of one that has been built. reduce: also takes a reduction, in place of the gradients' own. passes: so
+    many gradients are averaged before a step; factor: multiplies all gradients then. Those of the variables in `local`
+    are multiplied by local_factor() instead of reduced."""
     kind = type(optimizer)
     if hasattr(kind, '_reduces_gradients'):
         return optimizer
@@ -48,7 +50,7 @@ def distributed(
         return kind.stateless_apply(self, optimizer_variables, grads, trainable_variables)
 
     def is_zero_on_all(value):
-        return reduce([value])[0] == 0
+        return reduce([value], Sum)[0] == 0
 
     def apply_gradients(self, grads_and_vars, *arguments, **keywords):
         """Keras 2's way, which minimize() and fit() take as well."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import itertools
+import time
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +24,7 @@ from ..reductions import REDUCTIONS, Average, Sum, reduction_of
 from .compression import params_of
 
 MAJOR = int(mx.__version__.split('.')[0])
+FREED_S = 60  # for MXNet to free operations that are complete
 _counters = {}
 _declared = {}  # how tensors of byteps_declare_tensor() are compressed
 
@@ -37,8 +40,16 @@ def _closing():
     """Waits for what MXNet computes. An error that nobody has read is nobody's."""
     with contextlib.suppress(mx.base.MXNetError):
         (mx.nd if MAJOR == 1 else mx.npx).waitall()
-    while _native.trib_mxnet_wait(200):
-        pass  # handlers of signals run
+    until = None
+    while left := _native.trib_mxnet_wait(200):  # handlers of signals run
+        if until is None or job.engine().stats().ops_in_flight:  # these end at their own deadlines
+            until = time.monotonic() + FREED_S
+        elif time.monotonic() > until:
+            warnings.warn(
+                'MXNet has not freed %d operations within %g s: the engine is closed without them' % (left, FREED_S),
+                stacklevel=2,
+            )
+            break
     _counters.clear()
 
 

@@ -183,7 +183,7 @@ def DistributedOptimizer(
     op, compression = reduction_of(op), codecs.checked(compression)
     options = dict(predivide=gradient_predivide_factor, sparse_as_dense=sparse_as_dense, process_set=process_set)
 
-    def reduced(gradients):
+    def reduced(gradients, op=op):
         return reduce_gradients(gradients, op, compression, **options)
 
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):

@@ -9,6 +9,7 @@ import collections
 import ctypes
 import itertools
 import re
+import sys
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -60,10 +61,12 @@ follow_removal(lambda number: _native.trib_tensorflow_set_group(number, None))  
 init, shutdown = job.init, job.shutdown
 
 
-_native.trib_tensorflow_interrupt.argtypes, _native.trib_tensorflow_interrupt.restype = [ctypes.c_void_p] * 2, None
-_interrupt = [ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in _INTERRUPT]
+_native.trib_tensorflow_interrupt.argtypes, _native.trib_tensorflow_interrupt.restype = [ctypes.c_void_p] * 3, None
+_has_interrupt = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: isinstance(sys.exc_info()[1], KeyboardInterrupt))
+_interrupt = [getattr(ctypes.pythonapi, name) for name in _INTERRUPT] + [_has_interrupt]
+_interrupt = [ctypes.cast(function, ctypes.c_void_p) for function in _interrupt]
 interrupts.follow(
-    lambda: _native.trib_tensorflow_interrupt(*_interrupt), lambda: _native.trib_tensorflow_interrupt(None, None)
+    lambda: _native.trib_tensorflow_interrupt(*_interrupt), lambda: _native.trib_tensorflow_interrupt(None, None, None)
 )
 
 # AutoGraph would rewrite these functions, and all that they call, each time that a program is traced.

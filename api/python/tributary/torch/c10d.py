@@ -3,6 +3,7 @@
 The group of all processes has an engine, whose unique id goes through the group's store; other groups are groups of
 that engine. Point-to-point messages are not supported."""
 
+import contextlib
 import datetime
 import os
 import socket
@@ -436,9 +437,9 @@ def create(opts, _backend_options=None):
 def _keep_from_compiler(kind):
     """A compiled module that calls a method, as DistributedDataParallel does from C++, would have it compiled, too: the
     compiler ends then, as it lets nobody read attributes of a group. Importing torch._dynamo for its decorator would
-    cost seconds."""
-    frames = torch._C._dynamo.eval_frame
-    if hasattr(frames, 'set_code_exec_strategy'):
+    cost seconds. The names are private to PyTorch: with a version that has others, only such programs lack this."""
+    with contextlib.suppress(AttributeError, TypeError):
+        frames = torch._C._dynamo.eval_frame
         skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
         for function in vars(kind).values():
             if isinstance(function, types.FunctionType):

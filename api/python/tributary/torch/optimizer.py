@@ -71,6 +71,7 @@ class _Exchange:
         self.sparse_dims = {}  # of gradients that are dense while they travel
         self.names, self.order, self.handles, self.delays, self.hooks = {}, {}, {}, {}, []
         self.group_of, self.group_ready = {}, {}
+        self.is_complete = False  # a scaler has waited for the sums, and no gradient was made since
         for name, parameter in named:
             self._name(name, parameter)
         for number, group in enumerate(groups):
@@ -106,6 +107,7 @@ class _Exchange:
             self.wire_op, self.postscale = Sum, self.predivide / (self.process_set.size() or 1)
         self.handles.clear()
         self.group_ready.clear()
+        self.is_complete = False
         self.set_passes(self.passes)
 
     def follow_job(self):
@@ -123,6 +125,7 @@ class _Exchange:
 
     def _gradient_is_made(self, parameter):
         self.follow_job()
+        self.is_complete = False
         if parameter in self.handles:
             raise RuntimeError('%s: its gradient was computed again before %s' % (self.names[parameter], self.awaited))
         self.delays[parameter] -= 1
@@ -244,7 +247,21 @@ def _unscale_sums(scaler, optimizer, *arguments):
     return _unscale(scaler, optimizer, *arguments)
 
 
+def _ending_steps(step):
+    """A scaler leaves the optimizer's step out where gradients are infinite."""
+
+    @functools.wraps(step)
+    def scaler_step(scaler, optimizer, *arguments, **keywords):
+        try:
+            return step(scaler, optimizer, *arguments, **keywords)
+        finally:
+            getattr(optimizer, '_end_step', lambda: None)()
+
+    return scaler_step
+
+
 _Scaler._unscale_grads_ = _unscale_sums
+_Scaler.step = _ending_steps(_Scaler.step)
 
 
 class _DistributedOptimizer(torch.optim.Optimizer):
@@ -263,15 +280,20 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     def synchronize(self):
         """Waits for the sums of all gradients. step() does so itself; call it before clipping, and step() inside
         skip_synchronize() then."""
-        self._exchange.finish()
+        if not self._exchange.is_complete:
+            self._exchange.finish()
         self._is_synchronized = True
 
     def _finish_for_scaler(self):
         """Waits for sums that are under way, or that others wait for. The next step() finds gradients complete."""
-        is_awaited = self._should_synchronize and not (self._is_synchronized or self._is_unscaled)
+        is_awaited = self._should_synchronize and not (self._is_synchronized or self._exchange.is_complete)
         if self._exchange.handles or is_awaited:
             self._exchange.finish()
-            self._is_unscaled = True
+            self._exchange.is_complete = True
+
+    def _end_step(self):
+        """The next sums are those of other gradients."""
+        self._is_synchronized = self._exchange.is_complete = False
 
     @contextlib.contextmanager
     def skip_synchronize(self):
@@ -284,18 +306,16 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     def step(self, closure=None):
         """Waits for the gradients' sums and updates the parameters."""
-        is_complete = self._is_unscaled and not self._exchange.handles
-        self._is_unscaled = False
-        if self._should_synchronize and not is_complete:
-            if self._is_synchronized:
+        is_awaited, is_synchronized = self._should_synchronize and not self._exchange.is_complete, self._is_synchronized
+        self._end_step()
+        if is_awaited:
+            if is_synchronized:
                 warnings.warn(
                     'optimizer.step() called without optimizer.skip_synchronize() after optimizer.synchronize(): the '
                     'gradients are summed a second time',
                     stacklevel=2,
                 )
-            self._is_synchronized = False
             return self._exchange.step(super(self.__class__, self).step, closure)
-        self._is_synchronized = False
         return super(self.__class__, self).step(closure)
 
     def add_param_group(self, group):
@@ -310,7 +330,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             raise RuntimeError(
                 'zero_grad() was called between backward() and step() or synchronize(): a sum would be lost'
             )
-        self._is_unscaled = False
+        self._exchange.is_complete = False
         return super(self.__class__, self).zero_grad(*arguments, **keywords)
 
 
@@ -381,5 +401,5 @@ def DistributedOptimizer(
         process_set,
     )
     made._parameter_names = {parameter: name for name, parameter in named}
-    made._is_synchronized, made._should_synchronize, made._is_unscaled = False, True, False
+    made._is_synchronized, made._should_synchronize = False, True
     return made
