@@ -124,12 +124,17 @@ static bool has_kept(const trib_op *op)
 
 /* ---- Between two epochs ---- */
 
+bool trib_carry_is_cut(const trib_op *op)
+{
+    const int claim = atomic_load(&op->claim);
+    return claim == TRIB_EPOCH_CHANGED || claim == TRIB_PEER_LOST;
+}
+
 bool trib_carry_take(trib_core *core, trib_op *op)
 {
     trib_engine *engine = core->engine;
     trib_formation *formation = &engine->formation;
-    const int claim = atomic_load(&op->claim);
-    const bool is_cut = op->is_held && (claim == 0 || claim == TRIB_EPOCH_CHANGED || claim == TRIB_PEER_LOST);
+    const bool is_cut = op->is_held && (atomic_load(&op->claim) == 0 || trib_carry_is_cut(op));
     trib_assert(trib_core_is_here(core) && atomic_load(&op->cores_left) == 0);
     if (!atomic_load(&formation->continues) || (!op->is_held && atomic_load(&op->tensor->bad)) ||
         (op->is_held && !is_cut)) {

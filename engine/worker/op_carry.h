@@ -38,6 +38,9 @@ void trib_carry_release(trib_op *op);
 /* Frees the spare copies of a tensor that is about to be placed anew, or forgotten. */
 void trib_carry_free_spare(trib_tensor *tensor);
 
+/* Any thread: the end of an epoch, which may let it go on in the next one, is all that the operation has failed for. */
+bool trib_carry_is_cut(const trib_op *op);
+
 /* ---- Core 0 ---- */
 /* The core has ended. Returns true if the operation goes on in the next epoch, or spends its round there. */
 TRIB_CHECKED bool trib_carry_take(trib_core *core, trib_op *op);
