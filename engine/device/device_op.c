@@ -333,7 +333,7 @@ void trib_device_ahead_failed(trib_op *op)
     if (!atomic_exchange(&op->device->notified, true)) {
         atomic_fetch_add(&op->references, 1);
         op->device->failed_post.run = handle_failure;
-        trib_reactor_post(op->engine->cores[0].reactor, &op->device->failed_post);
+        trib_reactor_post(op->engine->reactors[0].reactor, &op->device->failed_post);
     }
 }
 

@@ -394,7 +394,7 @@ void trib_op_give_up(trib_op *op)
     trib_engine *engine = op->engine;
     for (uint32_t i = 0; i < engine->core_count; i++) {
         atomic_fetch_add(&op->references, 1);
-        trib_reactor_post(engine->cores[i].reactor, &op->cores[i].cancel_post);
+        trib_reactor_post(engine->reactors[i].reactor, &op->cores[i].cancel_post);
     }
 }
 

@@ -305,7 +305,7 @@ trib_status trib_tensor_find_or_add(trib_engine *engine, const trib_tensor_desc 
         if (status == TRIB_OK) {
             tensor->device = device;
             device = NULL;
-            trib_reactor_post(engine->cores[0].reactor, &tensor->declare_post);
+            trib_reactor_post(engine->reactors[0].reactor, &tensor->declare_post);
         }
     }
     if (status == TRIB_OK && handle_out != NULL) {
@@ -384,7 +384,7 @@ void trib_tensor_bad(trib_tensor *tensor, trib_status status, const char *text)
     }
     for (uint32_t i = 0; i < tensor->engine->core_count; i++) {
         tensor->cores[i].bad_post.run = trib_worker_tensor_bad;
-        trib_reactor_post(tensor->engine->cores[i].reactor, &tensor->cores[i].bad_post);
+        trib_reactor_post(tensor->engine->reactors[i].reactor, &tensor->cores[i].bad_post);
     }
 }
 
