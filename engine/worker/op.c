@@ -476,7 +476,7 @@ void trib_ops_free(trib_engine *engine)
         engine->all_ops = op->made_next;
         trib_handle_give_place(op->place);
         free_output(op);
-        free(op->kept);
+        trib_carry_free(op);
         free(op->in_sum);
         trib_partitioning_unref(op->cut);
         free(op->device);

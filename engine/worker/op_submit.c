@@ -139,7 +139,7 @@ static void put_slots_back(trib_request *requests, size_t count)
     for (size_t i = count; i > 0; i--) {
         trib_request *request = &requests[i - 1];
         if (request->op != NULL) {
-            trib_carry_give_back(request->op, request->tensor);
+            trib_carry_free(request->op);
             trib_op_put_back(request->op);
             request->op = NULL;
         }
