@@ -46,7 +46,7 @@ void trib_device_op_fill(trib_op *op)
     op->device->root = TRIB_NO_MEMBER;
 }
 
-/* The call has checked it, but may have taken this process's setting for the job's. */
+/* The call has checked it, unless it came before the roster. */
 static void check_shards(trib_op *op)
 {
     const trib_tensor *tensor = op->tensor;
@@ -55,8 +55,8 @@ static void check_shards(trib_op *op)
     if (op->collective == TRIB_COLLECTIVE_REDUCE ||
         (sums_there && !(has_room && op->engine->env.device->reduces(tensor->dtype, op->reduce)))) {
         trib_op_fail(op, TRIB_UNSUPPORTED,
-                     "the GPUs of a machine cannot reduce it so; they need not where the coordinator's process has "
-                     "TRIB_SURVIVE=workers, as this one has");
+                     "the GPUs of a machine cannot reduce it so: copy the tensor to the host. They need not where the "
+                     "coordinator's process has TRIB_SURVIVE=workers or continue");
     }
 }
 

@@ -72,7 +72,7 @@ typedef struct trib_tensor {
     uint32_t group_place; /* place of this worker among the workers that share the tensor */
     uint32_t tag;         /* this member's own number for the tensor */
     bool on_device;       /* TRIB_TENSOR_DEVICE */
-    /* On a device, and local ranks exchange a shard each; another one on a device is staged. Final with the roster. */
+    /* On a device, and local ranks exchange a shard each; another one is staged. False before the roster. */
     atomic_bool is_sharded;
     bool is_covered; /* the loss of a server that sums a part of it costs nothing */
     uint32_t place;  /* of its handles (engine/base/handle.h) */

@@ -108,10 +108,12 @@ void trib_tensor_describe(char *text, size_t size, trib_dtype dtype, uint64_t co
     }
 }
 
-/* Whole tensors of all workers are summed by the GPUs of a machine first, unless the job goes on without workers. */
+/* Whole tensors of all workers are summed by the GPUs of a machine first, unless the job goes on without workers. That
+ * is not known before the roster comes. */
 static bool is_sharded(const trib_engine *engine, bool on_device, trib_layout layout, const trib_group *group)
 {
-    return on_device && layout == TRIB_WHOLE && group == NULL && !trib_engine_stages_devices(engine);
+    const trib_roster *roster = engine->roster;
+    return on_device && layout == TRIB_WHOLE && group == NULL && roster != NULL && !roster->shrinks;
 }
 
 void trib_tensors_choose_sharded(trib_engine *engine)
