@@ -54,8 +54,10 @@ static trib_status wait_for_launch(trib_op *op, uint32_t launches, trib_error *e
     trib_error here = {.status = TRIB_OK};
     const trib_status status = trib_api_check_may_block(op->engine, &here);
     if (status != TRIB_OK) {
-        return trib_error_set(
-            error, status, "the operation's end has not been launched, and the call waits until then; %s", here.text);
+        return trib_error_set(error, status, "%s, and the call waits until then; %s",
+                              atomic_load(&op->engine->shrinks) ? "not all workers are through with the operation"
+                                                                : "the operation's end has not been launched",
+                              here.text);
     }
     if (!is_launched_soon(op, launches)) {
         sleep_until_launched(op, launches);

@@ -987,9 +987,10 @@ TRIB_API void trib_op_cancel(trib_op *op);
 
 /* Makes a stream (cudaStream_t) wait: work that is put on it from now on starts when the operation on a device tensor
  * is over, successful or not. Blocks until the GPU has been given the last step of the operation, or the operation is
- * over (docs/gpu.md); where a thread must not wait for that it is TRIB_STATE on your loop, TRIB_WRONG_THREAD in a
- * callback. TRIB_INVALID (no device tensor), TRIB_UNSUPPORTED (the stream is being captured into a graph), TRIB_SYSTEM.
- * TRIB_ANY_THREAD. */
+ * over (docs/gpu.md). In a job with TRIB_SURVIVE=workers or continue it blocks until all workers are through with the
+ * operation, or it has failed. Where a thread must not wait for that it is TRIB_STATE on your loop, TRIB_WRONG_THREAD
+ * in a callback. TRIB_INVALID (no device tensor), TRIB_UNSUPPORTED (the stream is being captured into a graph),
+ * TRIB_SYSTEM. TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_op_stream_wait(trib_op *op, void *stream, trib_error *error);
 
 /* The operation's status: TRIB_PENDING until it is complete (TRIB_MODE_QUEUE: and dispatched). TRIB_ANY_THREAD. */

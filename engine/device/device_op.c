@@ -8,7 +8,8 @@
  *
  * A wait for a caller's stream belongs to the operation, and outlasts an epoch: the stream may come late, or never. An
  * operation that keeps its input (op_carry.h) copies all of it to the host before a core reads it, so that the host has
- * the whole input or the device has. That copy is a part of core 0's share of the round, which is not over before.
+ * the whole input or the device has. The wait for the stream, and then that copy, is a part of core 0's share of the
+ * round, which is not over before.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +17,7 @@
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
 #include "engine/device/device_task.h"
+#include "engine/worker/op_carry.h"
 #include "engine/worker/pipeline.h"
 #include "engine/worker/worker.h"
 
@@ -44,7 +46,7 @@ void trib_device_op_fill(trib_op *op)
     op->device->root = TRIB_NO_MEMBER;
 }
 
-/* The call has checked it, but may have taken this process's setting for the job's. */
+/* The call has checked it, unless it came before the roster. */
 static void check_shards(trib_op *op)
 {
     const trib_tensor *tensor = op->tensor;
@@ -53,8 +55,8 @@ static void check_shards(trib_op *op)
     if (op->collective == TRIB_COLLECTIVE_REDUCE ||
         (sums_there && !(has_room && op->engine->env.device->reduces(tensor->dtype, op->reduce)))) {
         trib_op_fail(op, TRIB_UNSUPPORTED,
-                     "the GPUs of a machine cannot reduce it so; they need not where the coordinator's process has "
-                     "TRIB_SURVIVE=workers, as this one has");
+                     "the GPUs of a machine cannot reduce it so: copy the tensor to the host. They need not where the "
+                     "coordinator's process has TRIB_SURVIVE=workers or continue");
     }
 }
 
@@ -113,22 +115,38 @@ static void take_kept_back(trib_reactor *reactor, trib_post *post)
     trib_op *op = job->owner;
     trib_op_core *op_core = &op->cores[0];
     trib_assert(trib_tensor_core_of(reactor->owner, op->tensor)->active == op_core && !op_core->is_kept);
-    note_failure(op, job);
     op_core->is_kept = job->status == TRIB_OK; /* the cores learn of this together with the input */
-    tell_cores(op, op_core->is_kept);
+    if (!op_core->is_kept && trib_carry_is_cut(op)) {
+        op->device->has_come = true; /* the input is copied again in the next epoch */
+    } else {
+        note_failure(op, job);
+        tell_cores(op, op_core->is_kept);
+    }
     trib_worker_part_settled(reactor->owner, op_core);
 }
 
-/* Core 0: the stream has come, and the round has begun. */
+/* Core 0: the round does not wait for the stream any more. */
+static void end_wait(trib_core *core, trib_op *op)
+{
+    if (op->device->holds_round) {
+        op->device->holds_round = false;
+        trib_worker_part_settled(core, &op->cores[0]);
+    }
+}
+
+/* Core 0: the stream has come, and the round has begun. The copy takes the wait's place in it. */
 static void keep_input(trib_core *core, trib_op *op)
 {
     trib_device_job *job = &op->device->wait;
     trib_assert(op->kept != NULL && op->input != op->kept && job->slot == NULL);
+    trib_assert(op->device->has_come && op->device->holds_round);
     op->device->has_come = false;
     if (!atomic_load(&core->engine->continues)) { /* this was not known when the operation was submitted */
         tell_cores(op, true);
+        end_wait(core, op);
         return;
     }
+    op->device->holds_round = false;
     *job = (trib_device_job){.post.run = take_kept_back,
                              .reactor = core->reactor,
                              .owner = op,
@@ -136,14 +154,26 @@ static void keep_input(trib_core *core, trib_op *op)
                              .source = op->input,
                              .target = op->kept,
                              .bytes = op->tensor->bytes};
-    op->cores[0].tasks_left++;
     core->engine->env.device->submit(core->engine->device, job);
 }
 
 void trib_device_op_round_began(trib_core *core, trib_op *op)
 {
-    if (core->reactor->index == 0 && op->device->has_come) {
-        keep_input(core, op);
+    trib_device_op *device = op->device;
+    if (core->reactor->index == 0 && device->keeps && atomic_load(&device->input) == TRIB_INPUT_AWAITED) {
+        trib_assert(!device->holds_round);
+        device->holds_round = true;
+        op->cores[0].tasks_left++;
+        if (device->has_come) {
+            keep_input(core, op);
+        }
+    }
+}
+
+void trib_device_op_given_up(trib_core *core, trib_op *op)
+{
+    if (core->reactor->index == 0) {
+        end_wait(core, op);
     }
 }
 
@@ -157,7 +187,7 @@ static void take_input_back(trib_reactor *reactor, trib_post *post)
     note_failure(op, job);
     if (is_there && op->device->keeps) {
         op->device->has_come = true;
-        if (atomic_load(&op->tensor->placed) && trib_tensor_core_of(core, op->tensor)->active == &op->cores[0]) {
+        if (op->device->holds_round) {
             keep_input(core, op);
         }
         end_job(op);
@@ -168,6 +198,7 @@ static void take_input_back(trib_reactor *reactor, trib_post *post)
         atomic_store(&op->tensor->ahead_round, 0); /* the cores learn of this together with the input */
     }
     tell_cores(op, is_there);
+    end_wait(core, op);
     if (was_ahead) {
         trib_assert(!op->device->is_over && atomic_load(&op->cores_left) > 0);
         op->device->is_over = true;
@@ -198,10 +229,10 @@ void trib_device_op_begin(trib_op *op, void *marker)
     trib_engine *engine = op->engine;
     trib_device_op *device = op->device;
     trib_assert(device->op == op && op->tensor->on_device);
-    device->ahead_bytes = marker == NULL ? count_ahead_bytes(op) : 0;
-    device->keeps = op->kept != NULL;
+    device->keeps = op->kept != NULL; /* a shard's, too, if the roster has come since it was reserved */
+    device->ahead_bytes = marker == NULL && !device->keeps ? count_ahead_bytes(op) : 0;
     device->has_come = device->keeps && marker == NULL;
-    trib_assert(!device->keeps || device->ahead_bytes == 0); /* that is for shards, which are kept by nobody */
+    device->holds_round = false;
     if (device->has_come) {
         atomic_store(&device->input, TRIB_INPUT_AWAITED); /* until it is kept */
         return;
@@ -302,7 +333,7 @@ void trib_device_ahead_failed(trib_op *op)
     if (!atomic_exchange(&op->device->notified, true)) {
         atomic_fetch_add(&op->references, 1);
         op->device->failed_post.run = handle_failure;
-        trib_reactor_post(op->engine->cores[0].reactor, &op->device->failed_post);
+        trib_reactor_post(op->engine->reactors[0].reactor, &op->device->failed_post);
     }
 }
 

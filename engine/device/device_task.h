@@ -62,6 +62,7 @@ typedef struct trib_device_op {
     uint64_t ahead_bytes;   /* bytes of the input that the job copies to the host; 0: none */
     bool keeps;             /* the input is copied to the host before a core may read it */
     bool has_come;          /* core 0: the stream has come, and the copy waits for the beginning of the round */
+    bool holds_round;       /* core 0: the round has begun, and is not over before the stream has come */
     atomic_int input;       /* a trib_device_input */
     atomic_uint posts_left; /* cores whose input_post has not run */
     trib_device_end end;
@@ -114,8 +115,10 @@ TRIB_CHECKED trib_status trib_device_op_prepare(trib_op *op, trib_error *error);
 void trib_device_op_fill(trib_op *op);
 /* When it is known whether the tensor is sharded. */
 void trib_device_op_fit(trib_op *op);
-/* The core has begun the operation's round: keeps the input, if it has come. */
+/* The core has begun the operation's round: keeps the input, if it has come, or lets the round wait for it. */
 void trib_device_op_round_began(trib_core *core, trib_op *op);
+/* The core gives the round up: it waits for no stream any more. */
+void trib_device_op_given_up(trib_core *core, trib_op *op);
 /* Caller's thread, with the engine's mutex held, before the nodes are posted: begins the wait for the stream's marker,
  * or prepares the copy ahead. A NULL marker means that the input is there. */
 void trib_device_op_begin(trib_op *op, void *marker);

@@ -50,6 +50,7 @@ const trib_device_hooks trib_group_device_hooks = {
     .fill = trib_device_op_fill,
     .fit = trib_device_op_fit,
     .round_began = trib_device_op_round_began,
+    .given_up = trib_device_op_given_up,
     .begin = trib_device_op_begin,
     .wake = wake_cores,
     .failed = trib_group_op_failed,

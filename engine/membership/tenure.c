@@ -122,7 +122,7 @@ typedef enum verdict { MINE, FREE, ANOTHERS, OLD, NOTHING, NO_RECORD } verdict;
 static verdict judge(trib_tenure *self)
 {
     const uint64_t confirmed = self->core->engine->formation.confirmed;
-    const uint32_t over = self->core->engine->formation.over;
+    const uint32_t latest = self->core->engine->formation.over;
     uint32_t epoch = 0;
     uint64_t ticket = 0;
     if (self->request.revision != 0 && (!read_record(self->request.record, &epoch, &ticket) || ticket == 0)) {
@@ -150,8 +150,8 @@ static verdict judge(trib_tenure *self)
         note_begun(self, epoch, ticket);
         return FREE;
     }
-    if (ticket != 0 && over != 0 && trib_epoch_incarnation(epoch) == trib_epoch_incarnation(over) &&
-        !trib_epoch_is_before(over, epoch)) {
+    if (ticket != 0 && latest != 0 && trib_epoch_incarnation(epoch) == trib_epoch_incarnation(latest) &&
+        !trib_epoch_is_before(latest, epoch)) {
         return OLD;
     }
     if (is_first(self) && self->request.revision == self->first_revision) {

@@ -152,7 +152,7 @@ static void await_one_less(trib_engine *engine)
     trib_assert(atomic_load(&self->left) > 0);
     if (atomic_fetch_sub(&self->left, 1) == 1 && !atomic_exchange(&self->is_posted, true)) {
         self->post.run = none_left;
-        trib_reactor_post(engine->cores[0].reactor, &self->post);
+        trib_reactor_post(engine->reactors[0].reactor, &self->post);
     }
 }
 

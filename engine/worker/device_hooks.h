@@ -26,6 +26,8 @@ typedef struct trib_device_hooks {
     void (*wake)(trib_op *op, uint32_t reactors);
     /* Any core: the operation's round has begun there. */
     void (*round_began)(trib_core *core, trib_op *op);
+    /* Any core: the operation's round is given up there. */
+    void (*given_up)(trib_core *core, trib_op *op);
     /* Any core: the operation has failed on that core. */
     void (*failed)(trib_op *op);
     /* The core: returns a noun phrase for what an operation in its input stage waits for. */

@@ -397,7 +397,7 @@ void trib_op_give_up(trib_op *op)
     trib_engine *engine = op->engine;
     for (uint32_t i = 0; i < engine->core_count; i++) {
         atomic_fetch_add(&op->references, 1);
-        trib_reactor_post(engine->cores[i].reactor, &op->cores[i].cancel_post);
+        trib_reactor_post(engine->reactors[i].reactor, &op->cores[i].cancel_post);
     }
 }
 
@@ -479,7 +479,7 @@ void trib_ops_free(trib_engine *engine)
         engine->all_ops = op->made_next;
         trib_handle_give_place(op->place);
         free_output(op);
-        free(op->kept);
+        trib_carry_free(op);
         free(op->in_sum);
         trib_partitioning_unref(op->cut);
         free(op->device);

@@ -72,7 +72,7 @@ typedef struct trib_tensor {
     uint32_t group_place; /* place of this worker among the workers that share the tensor */
     uint32_t tag;         /* this member's own number for the tensor */
     bool on_device;       /* TRIB_TENSOR_DEVICE */
-    /* On a device, and local ranks exchange a shard each; another one on a device is staged. Final with the roster. */
+    /* On a device, and local ranks exchange a shard each; another one is staged. False before the roster. */
     atomic_bool is_sharded;
     bool is_covered; /* the loss of a server that sums a part of it costs nothing */
     uint32_t place;  /* of its handles (engine/base/handle.h) */
@@ -179,6 +179,7 @@ struct trib_op {
     atomic_int mark;                    /* whether a boundary waits for it */
     uint64_t boundary_number, boundary_operations;
     bool is_again;  /* submitted again in another epoch */
+    bool is_pinned; /* `kept` is memory that devices know */
     bool is_spent;  /* it has failed here, and is carried over to spend its round */
     bool allocates; /* the output is the engine's, from the placement to the slot's next use */
     void *allocated;

@@ -31,6 +31,36 @@ static bool overwrites_input(const trib_op_params *params, trib_collective colle
                                         : tensor->layout == TRIB_SLICES && collective == TRIB_COLLECTIVE_BROADCAST;
 }
 
+/* A device copies to memory that it knows. Taking that may last, so the mutex is released meanwhile. */
+static void *take_memory(trib_engine *engine, const trib_tensor *tensor)
+{
+    const uint64_t size = kept_size(tensor);
+    if (!tensor->on_device) {
+        return malloc(size);
+    }
+    pthread_mutex_unlock(&engine->mutex);
+    void *memory = engine->env.memory_alloc_blocking(engine->env.memory, size);
+    pthread_mutex_lock(&engine->mutex);
+    return memory;
+}
+
+static void free_memory(trib_engine *engine, void *memory, bool is_pinned)
+{
+    if (is_pinned) {
+        engine->env.memory_free(engine->env.memory, memory);
+    } else {
+        free(memory);
+    }
+}
+
+void trib_carry_free(trib_op *op)
+{
+    if (op->kept != NULL) {
+        free_memory(op->engine, op->kept, op->is_pinned);
+        op->kept = NULL;
+    }
+}
+
 trib_status trib_carry_reserve(trib_op *op, const trib_op_params *params, trib_collective collective,
                                const trib_tensor *tensor, trib_error *error)
 {
@@ -42,12 +72,13 @@ trib_status trib_carry_reserve(trib_op *op, const trib_op_params *params, trib_c
         return TRIB_OK;
     }
     trib_tensor *owner = (trib_tensor *)(uintptr_t)tensor;
+    op->is_pinned = tensor->on_device;
     if (owner->kept_spare != NULL) {
         op->kept = (unsigned char *)owner->kept_spare;
         owner->kept_spare = owner->kept_spare->next;
         return TRIB_OK;
     }
-    op->kept = malloc(kept_size(tensor));
+    op->kept = take_memory(engine, tensor);
     return op->kept != NULL
                ? TRIB_OK
                : trib_error_set(error, TRIB_NO_MEMORY,
@@ -56,21 +87,14 @@ trib_status trib_carry_reserve(trib_op *op, const trib_op_params *params, trib_c
                                 tensor->name, (unsigned long long)tensor->bytes);
 }
 
-void trib_carry_give_back(trib_op *op, trib_tensor *tensor)
-{
-    if (op->kept != NULL) {
-        struct trib_kept_input *spare = (struct trib_kept_input *)op->kept;
-        op->kept = NULL;
-        spare->next = tensor->kept_spare;
-        tensor->kept_spare = spare;
-    }
-}
-
 void trib_carry_release(trib_op *op)
 {
     if (op->kept != NULL) {
         pthread_mutex_lock(&op->engine->mutex);
-        trib_carry_give_back(op, op->tensor);
+        struct trib_kept_input *spare = (struct trib_kept_input *)op->kept;
+        op->kept = NULL;
+        spare->next = op->tensor->kept_spare;
+        op->tensor->kept_spare = spare;
         pthread_mutex_unlock(&op->engine->mutex);
     }
 }
@@ -80,7 +104,7 @@ void trib_carry_free_spare(trib_tensor *tensor)
     while (tensor->kept_spare != NULL) {
         struct trib_kept_input *spare = tensor->kept_spare;
         tensor->kept_spare = spare->next;
-        free(spare);
+        free_memory(tensor->engine, spare, tensor->on_device);
     }
 }
 
@@ -124,12 +148,17 @@ static bool has_kept(const trib_op *op)
 
 /* ---- Between two epochs ---- */
 
+bool trib_carry_is_cut(const trib_op *op)
+{
+    const int claim = atomic_load(&op->claim);
+    return claim == TRIB_EPOCH_CHANGED || claim == TRIB_PEER_LOST;
+}
+
 bool trib_carry_take(trib_core *core, trib_op *op)
 {
     trib_engine *engine = core->engine;
     trib_formation *formation = &engine->formation;
-    const int claim = atomic_load(&op->claim);
-    const bool is_cut = op->is_held && (claim == 0 || claim == TRIB_EPOCH_CHANGED || claim == TRIB_PEER_LOST);
+    const bool is_cut = op->is_held && (atomic_load(&op->claim) == 0 || trib_carry_is_cut(op));
     trib_assert(trib_core_is_here(core) && atomic_load(&op->cores_left) == 0);
     if (!atomic_load(&formation->continues) || (!op->is_held && atomic_load(&op->tensor->bad)) ||
         (op->is_held && !is_cut)) {

@@ -24,19 +24,23 @@ static inline bool trib_carry_parks(const trib_engine *engine)
 }
 /* The operation waits for the next epoch. */
 void trib_carry_park(trib_op *op);
-/* Takes memory for a copy of the input, if the result may overwrite it. */
+/* Takes memory for a copy of the input, if the result may overwrite it. Releases the mutex meanwhile for a tensor on a
+ * device. */
 TRIB_CHECKED trib_status trib_carry_reserve(trib_op *op, const trib_op_params *params, trib_collective collective,
                                             const trib_tensor *tensor, trib_error *error);
-/* Gives the memory of the copy back, because the operation was not taken. */
-void trib_carry_give_back(trib_op *op, trib_tensor *tensor);
+/* Frees the memory of the copy, because the operation was not taken, or never ended. */
+void trib_carry_free(trib_op *op);
 
 /* ---- Any core ---- */
 /* Copies the parts of the input that the core's tasks read, if the operation keeps a copy. */
 void trib_carry_keep(trib_core *core, trib_op_core *op_core);
-/* Frees the copy, because the operation is over. */
+/* Spares the memory of the copy for the tensor's next operation, because this one is over. */
 void trib_carry_release(trib_op *op);
 /* Frees the spare copies of a tensor that is about to be placed anew, or forgotten. */
 void trib_carry_free_spare(trib_tensor *tensor);
+
+/* Any thread: the end of an epoch, which may let it go on in the next one, is all that the operation has failed for. */
+bool trib_carry_is_cut(const trib_op *op);
 
 /* ---- Core 0 ---- */
 /* The core has ended. Returns true if the operation goes on in the next epoch, or spends its round there. */

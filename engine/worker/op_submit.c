@@ -139,7 +139,7 @@ static void put_slots_back(trib_request *requests, size_t count)
     for (size_t i = count; i > 0; i--) {
         trib_request *request = &requests[i - 1];
         if (request->op != NULL) {
-            trib_carry_give_back(request->op, request->tensor);
+            trib_carry_free(request->op);
             trib_op_put_back(request->op);
             request->op = NULL;
         }
@@ -291,7 +291,7 @@ static void begin_op(trib_request *request, int64_t now_ns)
 void trib_op_begin_alone(trib_request *request)
 {
     trib_op *op = request->op;
-    begin_op(request, trib_now(op->engine->cores[0].reactor));
+    begin_op(request, trib_now(op->engine->reactors[0].reactor));
     op->tensor->rounds--;
     op->deadline_ns = 0;
     atomic_store(&op->cores_left, 1);
@@ -318,7 +318,7 @@ static void post_all(trib_engine *engine, const trib_request *requests, size_t c
             }
         }
         if (posts.newest != NULL) {
-            trib_reactor_post_list_nowake(engine->cores[core].reactor, &posts);
+            trib_reactor_post_list_nowake(engine->reactors[core].reactor, &posts);
             unwoken |= 1u << core;
         }
     }
@@ -345,7 +345,7 @@ static trib_status submit_all(trib_engine *engine, trib_request *requests, size_
     if (status == TRIB_OK) {
         status = check_all(engine, requests, count, error);
     }
-    const int64_t now_ns = trib_now(engine->cores[0].reactor);
+    const int64_t now_ns = trib_now(engine->reactors[0].reactor);
     for (size_t first = 0; status == TRIB_OK && first < count; first += POSTED_TOGETHER) {
         const size_t some = count - first < POSTED_TOGETHER ? count - first : POSTED_TOGETHER;
         for (size_t i = 0; i < some; i++) {

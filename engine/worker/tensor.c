@@ -108,10 +108,12 @@ void trib_tensor_describe(char *text, size_t size, trib_dtype dtype, uint64_t co
     }
 }
 
-/* Whole tensors of all workers are summed by the GPUs of a machine first, unless the job goes on without workers. */
+/* Whole tensors of all workers are summed by the GPUs of a machine first, unless the job goes on without workers. That
+ * is not known before the roster comes. */
 static bool is_sharded(const trib_engine *engine, bool on_device, trib_layout layout, const trib_group *group)
 {
-    return on_device && layout == TRIB_WHOLE && group == NULL && !trib_engine_stages_devices(engine);
+    const trib_roster *roster = engine->roster;
+    return on_device && layout == TRIB_WHOLE && group == NULL && roster != NULL && !roster->shrinks;
 }
 
 void trib_tensors_choose_sharded(trib_engine *engine)
@@ -305,7 +307,7 @@ trib_status trib_tensor_find_or_add(trib_engine *engine, const trib_tensor_desc 
         if (status == TRIB_OK) {
             tensor->device = device;
             device = NULL;
-            trib_reactor_post(engine->cores[0].reactor, &tensor->declare_post);
+            trib_reactor_post(engine->reactors[0].reactor, &tensor->declare_post);
         }
     }
     if (status == TRIB_OK && handle_out != NULL) {
@@ -384,7 +386,7 @@ void trib_tensor_bad(trib_tensor *tensor, trib_status status, const char *text)
     }
     for (uint32_t i = 0; i < tensor->engine->core_count; i++) {
         tensor->cores[i].bad_post.run = trib_worker_tensor_bad;
-        trib_reactor_post(tensor->engine->cores[i].reactor, &tensor->cores[i].bad_post);
+        trib_reactor_post(tensor->engine->reactors[i].reactor, &tensor->cores[i].bad_post);
     }
 }
 

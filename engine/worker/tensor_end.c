@@ -52,7 +52,7 @@ static void forget_on_core(trib_reactor *reactor, trib_post *post)
     mine->is_over = true;
     if (atomic_fetch_sub(&tensor->end_cores_left, 1) == 1) {
         tensor->end_post.run = end_tensor;
-        trib_reactor_post(tensor->engine->cores[0].reactor, &tensor->end_post);
+        trib_reactor_post(tensor->engine->reactors[0].reactor, &tensor->end_post);
     }
 }
 
@@ -71,7 +71,7 @@ static void begin_end(trib_reactor *reactor, trib_post *post)
     atomic_store(&tensor->end_cores_left, engine->core_count);
     for (uint32_t i = 0; i < engine->core_count; i++) {
         tensor->cores[i].end_post.run = forget_on_core;
-        trib_reactor_post(engine->cores[i].reactor, &tensor->cores[i].end_post);
+        trib_reactor_post(engine->reactors[i].reactor, &tensor->cores[i].end_post);
     }
 }
 
@@ -95,7 +95,7 @@ void trib_tensor_unref(trib_tensor *tensor)
     if (before == 1) { /* the declaration's went when the tensor was released */
         tensor->end_post.run = begin_end;
         atomic_fetch_add(&tensor->engine->tensors_ending, 1);
-        trib_reactor_post(tensor->engine->cores[0].reactor, &tensor->end_post);
+        trib_reactor_post(tensor->engine->reactors[0].reactor, &tensor->end_post);
     }
 }
 

@@ -336,7 +336,7 @@ static void begin_round(trib_core *core, trib_tensor *tensor, trib_op_core *op_c
     trib_assert(mine->active == NULL && mine->orphans == 0 && op_core->op->round == mine->round_next);
     mine->active = op_core;
     mine->round_next = op_core->op->round + 1;
-    op_core->tasks_left = mine->task_count;
+    op_core->tasks_left = mine->task_count + 1; /* the last one is this beginning */
     for (uint32_t i = 0; i < mine->task_count; i++) {
         trib_task *task = &mine->tasks[i];
         trib_pipeline_prepare(core, task, op_core);
@@ -352,9 +352,7 @@ static void begin_round(trib_core *core, trib_tensor *tensor, trib_op_core *op_c
     if (tensor->on_device) {
         core->engine->device_hooks->round_began(core, op_core->op);
     }
-    if (op_core->tasks_left == 0) {
-        finish_round(core, op_core);
-    }
+    trib_worker_part_settled(core, op_core);
     for (uint32_t i = 0; i < mine->task_count; i++) {
         trib_pipeline_begin(core, &mine->tasks[i]);
     }

@@ -153,6 +153,9 @@ void trib_worker_abort_active(trib_core *core, trib_op_core *op_core)
     for (uint32_t i = 0; i < count && mine->active == op_core; i++) {
         trib_pipeline_fail(core, &mine->tasks[i]);
     }
+    if (tensor->on_device) {
+        core->engine->device_hooks->given_up(core, op_core->op);
+    }
 }
 
 static void abort_op_core(trib_core *core, trib_op_core *op_core)
@@ -251,7 +254,11 @@ const char *trib_worker_waiting_text(trib_core *core, trib_op_core *op_core, cha
             return text;
         }
     }
-    snprintf(text, size, "it was about to complete");
+    if (op_core->tasks_left > 0) {
+        snprintf(text, size, "it was waiting for %s", op->engine->device_hooks->awaited(op));
+    } else {
+        snprintf(text, size, "it was about to complete");
+    }
     return text;
 }
 

@@ -191,15 +191,15 @@ import types
 import tributary
 from tributary import _abi, operation
 
-# The library's part of an operation on a device that a loss has undone: the call for the stream has succeeded.
+# The library's part of an operation on a device that a loss has undone: the call for the stream would succeed.
 operation.lib = types.SimpleNamespace(
-    trib_op_stream_wait=lambda handle, stream, error: 0,
+    trib_op_stream_wait=lambda handle, stream, error: print("stream waits", flush=True) or 0,
     trib_op_status=lambda handle: _abi.TRIB_EPOCH_CHANGED,
     trib_op_wait=lambda handle, ns, error: _abi.TRIB_EPOCH_CHANGED,
     trib_op_release=lambda handle: None,
 )
 for loss_undoes in (False, True):
-    engine = types.SimpleNamespace(loss_undoes=loss_undoes, _forget=lambda operation: None)
+    engine = types.SimpleNamespace(loss_undoes=lambda: loss_undoes, _forget=lambda operation: None)
     try:
         operation.Operation(engine, 1, None, None).stream_wait(0)
         print("went on", flush=True)
@@ -209,11 +209,33 @@ for loss_undoes in (False, True):
 
 
 def stream_wait_raises():
-    """A program that lets a stream wait for an operation learns of the loss that has undone it at once."""
+    """A program that lets a stream wait for an operation learns of the loss that has undone it at once. It is told
+    instead, as the call in the library cannot be interrupted."""
     source = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     env = dict(os.environ, PYTHONPATH=source + '/api/python', TRIBUTARY_LIBRARY=BUILD + '/libtributary.so.0')
     output = subprocess.run([sys.executable, '-c', STREAM], env=env, timeout=BOUND, check=True, **PIPES).stdout
-    assert output.split('\n')[:2] == ['went on', 'raised'], output
+    assert output.split('\n')[:3] == ['stream waits', 'went on', 'raised'], output
+
+
+UNDOES = """
+import tributary
+engine = tributary.Engine()
+print('undoes', engine.loss_undoes(), flush=True)
+engine.close()
+"""
+
+
+def loss_undoes_as_the_coordinator_says():
+    """A process learns from the job, not from its own setting, whether a loss undoes operations."""
+    source = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    for settings in (('workers', 'nothing'), ('nothing', 'continue'), ('continue', 'nothing')):
+        with Job(2, 0, 'tcp') as job:
+            job.env.update(PYTHONPATH=source + '/api/python', TRIBUTARY_LIBRARY=BUILD + '/libtributary.so.0')
+            for rank, survive in enumerate(settings):
+                env = dict(job.env, TRIB_RANK=str(rank), TRIB_SURVIVE=survive)
+                job.workers.append(subprocess.Popen([sys.executable, '-c', UNDOES], env=env, **PIPES))
+            for status, output in ends_of(job.workers):
+                assert status == 0 and 'undoes %s' % (settings[0] != 'nothing') in output, (status, output[-600:])
 
 
 CONTINUES = '''
@@ -537,7 +559,7 @@ CASES += [
     ('continued_with_%d_servers_%s' % (servers, transport), lambda t=transport, s=servers: continued(t, s))
     for transport, servers in (('tcp', 0), ('shm', 0), ('tcp', 1))
 ]
-CASES += [('stream_wait_raises', stream_wait_raises)]
+CASES += [(case.__name__, case) for case in (stream_wait_raises, loss_undoes_as_the_coordinator_says)]
 CASES += [(case.__name__, case) for case in (elastic_from_python, one_comes_as_another_goes, lost_behind_the_boundary)]
 CASES += [
     ('server_comes_back_%s' % transport, lambda t=transport, n=number: server_comes_back(t, n))

@@ -25,7 +25,8 @@ static submit_function *const functions[] = {trib_push_pull, trib_broadcast, tri
 struct entry {
     trib_engine *engine; /* NULL: the engine has been closed */
     trib_tensor *tensor;
-    bool is_busy; /* an operation of a program on processors is under way */
+    bool is_busy;     /* an operation of a program on processors is under way */
+    bool loss_undoes; /* the job goes on without workers */
 };
 
 /* The table of tensors, shared by threads of Python and XLA. */
@@ -49,9 +50,9 @@ struct pending {
     uint64_t number; /* of the tensor */
 };
 
-TRIB_API uint64_t trib_jax_add(trib_engine *engine, trib_tensor *tensor);
+TRIB_API uint64_t trib_jax_add(trib_engine *engine, trib_tensor *tensor, bool loss_undoes);
 TRIB_API void trib_jax_close(const trib_engine *engine);
-TRIB_API void trib_jax_reopen(uint64_t number, trib_engine *engine, trib_tensor *tensor);
+TRIB_API void trib_jax_reopen(uint64_t number, trib_engine *engine, trib_tensor *tensor, bool loss_undoes);
 TRIB_API uint64_t trib_jax_calls(bool in_place);
 TRIB_API bool trib_jax_failure(char *text);
 TRIB_API struct xla_error *trib_jax_place(struct xla_call *call);
@@ -59,7 +60,7 @@ TRIB_API struct xla_error *trib_jax_host(struct xla_call *call);
 TRIB_API struct xla_error *trib_jax_device(struct xla_call *call);
 
 /* Adds a tensor and returns its number, counted from 1; 0 when out of memory. */
-uint64_t trib_jax_add(trib_engine *engine, trib_tensor *tensor)
+uint64_t trib_jax_add(trib_engine *engine, trib_tensor *tensor, bool loss_undoes)
 {
     uint64_t number = 0;
     pthread_mutex_lock(&table.lock);
@@ -72,7 +73,7 @@ uint64_t trib_jax_add(trib_engine *engine, trib_tensor *tensor)
         }
     }
     if (table.count < table.capacity) {
-        table.entries[table.count++] = (struct entry){.engine = engine, .tensor = tensor};
+        table.entries[table.count++] = (struct entry){.engine = engine, .tensor = tensor, .loss_undoes = loss_undoes};
         number = table.count;
     }
     pthread_mutex_unlock(&table.lock);
@@ -93,11 +94,11 @@ void trib_jax_close(const trib_engine *engine)
 }
 
 /* Programs that know a tensor of a closed engine by that number use this one from now on. */
-void trib_jax_reopen(uint64_t number, trib_engine *engine, trib_tensor *tensor)
+void trib_jax_reopen(uint64_t number, trib_engine *engine, trib_tensor *tensor, bool loss_undoes)
 {
     pthread_mutex_lock(&table.lock);
     if (number > 0 && number <= table.count) {
-        table.entries[number - 1] = (struct entry){.engine = engine, .tensor = tensor};
+        table.entries[number - 1] = (struct entry){.engine = engine, .tensor = tensor, .loss_undoes = loss_undoes};
     }
     pthread_mutex_unlock(&table.lock);
 }
@@ -304,6 +305,9 @@ static trib_status submit(const struct xla_call *call, trib_op_params *params, t
         params->input_bytes = (uint64_t)attribute(call, "input_bytes");
         params->output_bytes = (uint64_t)attribute(call, "output_bytes");
         entry->is_busy = params->stream == NULL; /* a stream has an order */
+        if (entry->loss_undoes && params->stream != NULL) {
+            params->done_cb = NULL; /* the call itself tells of the error */
+        }
         status = functions[attribute(call, "kind")](entry->engine, params, op_out, error);
         entry->is_busy = entry->is_busy && status == TRIB_OK;
         table.calls++;
@@ -370,7 +374,8 @@ struct xla_error *trib_jax_device(struct xla_call *call)
     if (status != TRIB_OK) {
         return error_of(call->api, error.text);
     }
-    status = trib_op_stream_wait(op, get.stream, &error);
+    /* Behind an operation that a loss has undone the program must not go on, so the call waits for the end. */
+    status = params.done_cb == NULL ? trib_op_wait(op, -1, &error) : trib_op_stream_wait(op, get.stream, &error);
     trib_op_release(op);
     return status == TRIB_OK ? NULL : error_of(call->api, error.text);
 }

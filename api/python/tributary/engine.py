@@ -259,7 +259,7 @@ class Engine:
         self._passed = ctypes.c_void_p.from_param(self._handle.value)
         self.rank, self.size = config.rank, config.worker_count
         self.has_device = config.device not in (None, b'', b'none')
-        self.loss_undoes = config.survive >= _abi.TRIB_SURVIVE_WORKERS  # operations under way
+        self._loss_undoes = None  # not known yet
         _open_engines.add(self)
         atexit.register(self._close_at_exit)
         interrupts.watch(self)
@@ -421,6 +421,22 @@ class Engine:
         if status < 0:
             raise error_of(status, '')
         return info
+
+    def loss_undoes(self) -> bool:
+        """True if the loss of a worker may undo operations that are under way: the coordinator's process has
+        TRIB_SURVIVE=workers or continue. Waits until the job has come together, as nobody else knows."""
+        if self._loss_undoes is None and self._handle is not None:
+            if self.info().epoch == 0:
+                self.wait_ready()
+            values, count = (_abi.trib_setting_value * 256)(), ctypes.c_size_t()
+            with self._lock:
+                self._check()
+                status = lib.trib_engine_get_settings(self._handle, values, len(values), ctypes.byref(count))
+            if status < 0:
+                raise error_of(status, '')
+            survive = next(value.value for value in values if value.field == b'survive')
+            self._loss_undoes = survive in (b'workers', b'continue')
+        return bool(self._loss_undoes)
 
     def stats(self) -> Any:
         """Returns the engine's counters, a trib_stats."""

@@ -96,17 +96,17 @@ class Operation:
     def stream_wait(self, stream: int) -> None:
         """Lets work that is put on a CUDA stream from now on start when the operation is over (device tensors only).
 
-        Blocks until the GPU has been given the last step of the operation. Where a loss may undo operations, the
-        operation is over then, and its error is raised: no stream goes on with a result that does not count."""
+        Blocks until the GPU has been given the last step of the operation. Where a loss may undo operations, it waits
+        for the operation and raises its error: no stream goes on with a result that does not count."""
         handle = self._handle
-        if handle is not None:
+        if self._engine.loss_undoes():
+            self.wait()
+        elif handle is not None:
             try:
                 call(lib.trib_op_stream_wait, handle, ctypes.c_void_p(stream))
             except RuntimeError:
                 if self._handle is not None:  # else another thread has just completed it
                     raise
-        if self._engine.loss_undoes:
-            self.wait()
 
     def cancel(self) -> None:
         """Asks that the operation end soon, with TRIB_CANCELLED, on every worker."""

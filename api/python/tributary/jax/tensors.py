@@ -17,9 +17,10 @@ from ..buffers import DTYPES
 from ..errors import ArgumentError, TributaryError
 
 native = ctypes.CDLL(beside('libtributary-jax.so'))
-native.trib_jax_add.argtypes, native.trib_jax_add.restype = [ctypes.c_void_p, ctypes.c_void_p], ctypes.c_uint64
+native.trib_jax_add.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_bool]
+native.trib_jax_add.restype = ctypes.c_uint64
 native.trib_jax_close.argtypes, native.trib_jax_close.restype = [ctypes.c_void_p], None
-native.trib_jax_reopen.argtypes = [ctypes.c_uint64, ctypes.c_void_p, ctypes.c_void_p]
+native.trib_jax_reopen.argtypes = [ctypes.c_uint64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_bool]
 native.trib_jax_reopen.restype = None
 native.trib_jax_calls.argtypes, native.trib_jax_calls.restype = [ctypes.c_bool], ctypes.c_uint64
 native.trib_jax_failure.argtypes, native.trib_jax_failure.restype = [ctypes.c_char_p], ctypes.c_bool
@@ -52,7 +53,7 @@ def _closing():
 def _set_removed(set_id):
     """Programs that were compiled for a set fail with a text when it is gone."""
     for what in [what for what in _numbers if what.set_id == set_id]:
-        native.trib_jax_reopen(_numbers.pop(what)[0], None, None)
+        native.trib_jax_reopen(_numbers.pop(what)[0], None, None, False)
 
 
 job.follow(lambda: None, _closing)
@@ -77,7 +78,8 @@ def resume(num_workers: int, num_servers: int, global_rank: int, context: Any = 
     for what, (number, _) in numbers.items():
         if what.layout == _abi.TRIB_WHOLE and what.set_id == 0 and what.rank in (None, job.rank()):
             _numbers[what] = number, _declare(what)
-            native.trib_jax_reopen(number, job.engine()._handle, _numbers[what][1].handle)
+            engine = job.engine()
+            native.trib_jax_reopen(number, engine._handle, _numbers[what][1].handle, engine.loss_undoes())
     # Operations that cannot go on are traced again by all, who count them from the start.
     _counters.update({key: counters[key] for key in (('allreduce', 0), ('broadcast', 0)) if key in counters})
     _suspended = {}, {}
@@ -113,14 +115,15 @@ def _declare(what):
 def number_of(what):
     """Returns the number of a tensor in the native table. It is declared when a program is lowered."""
     if what not in _numbers:
-        tensor = _declare(what)
-        _numbers[what] = native.trib_jax_add(job.engine()._handle, tensor.handle), tensor
+        engine, tensor = job.engine(), _declare(what)
+        _numbers[what] = native.trib_jax_add(engine._handle, tensor.handle, engine.loss_undoes()), tensor
     return _numbers[what][0]
 
 
 def check() -> None:
     """Raises the error of an operation on a GPU that has failed. There XLA's stream goes on, as it waits for no thread:
-    the next operation raises the error, or this call, after block_until_ready()."""
+    the next operation raises the error, or this call, after block_until_ready(). Where a loss may undo operations
+    (TRIB_SURVIVE=workers or continue) the call waits, and raises the error itself."""
     text = ctypes.create_string_buffer(_abi.TRIB_ERROR_TEXT_SIZE)
     if native.trib_jax_failure(text):
         raise TributaryError(text.value.decode(errors='replace'))

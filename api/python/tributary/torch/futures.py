@@ -59,7 +59,8 @@ def future_of(operations, outcome, its_line, is_in_place=False):
         launch = functools.partial(_wait_for_launch, operations)
         operations[0][0].run_apart(functools.partial(complete.set_result, None), launch)
         return future
-    if not operations or device is not None:  # on a GPU the stream waits, and this thread only for the launch
+    # On a GPU the stream waits, and this thread only for the launch; for the end, where a loss may undo operations.
+    if not operations or device is not None:
         complete.set_result(None)
         return future
     count = itertools.count(1)
