@@ -13,6 +13,7 @@
 /* A buffer that waits for the next operation on its tensor. */
 struct trib_kept_input {
     struct trib_kept_input *next;
+    bool is_pinned; /* as trib_op.is_pinned */
 };
 
 static uint64_t kept_size(const trib_tensor *tensor)
@@ -31,11 +32,17 @@ static bool overwrites_input(const trib_op_params *params, trib_collective colle
                                         : tensor->layout == TRIB_SLICES && collective == TRIB_COLLECTIVE_BROADCAST;
 }
 
-/* A device copies to memory that it knows. Taking that may last, so the mutex is released meanwhile. */
-static void *take_memory(trib_engine *engine, const trib_tensor *tensor)
+/* A device copies to memory that it knows. Before the roster most jobs only seem to need a copy, so pages that nobody
+ * touches have to do where this process's own setting is another one. */
+static bool needs_pinned(const trib_engine *engine, const trib_tensor *tensor)
 {
-    const uint64_t size = kept_size(tensor);
-    if (!tensor->on_device) {
+    return tensor->on_device && (engine->roster != NULL || engine->config.survive == TRIB_SURVIVE_CONTINUE);
+}
+
+/* Taking pinned memory may last, so the mutex is released meanwhile. */
+static void *take_memory(trib_engine *engine, uint64_t size, bool is_pinned)
+{
+    if (!is_pinned) {
         return malloc(size);
     }
     pthread_mutex_unlock(&engine->mutex);
@@ -72,13 +79,14 @@ trib_status trib_carry_reserve(trib_op *op, const trib_op_params *params, trib_c
         return TRIB_OK;
     }
     trib_tensor *owner = (trib_tensor *)(uintptr_t)tensor;
-    op->is_pinned = tensor->on_device;
     if (owner->kept_spare != NULL) {
         op->kept = (unsigned char *)owner->kept_spare;
+        op->is_pinned = owner->kept_spare->is_pinned;
         owner->kept_spare = owner->kept_spare->next;
         return TRIB_OK;
     }
-    op->kept = take_memory(engine, tensor);
+    op->is_pinned = needs_pinned(engine, tensor);
+    op->kept = take_memory(engine, kept_size(tensor), op->is_pinned);
     return op->kept != NULL
                ? TRIB_OK
                : trib_error_set(error, TRIB_NO_MEMORY,
@@ -89,11 +97,14 @@ trib_status trib_carry_reserve(trib_op *op, const trib_op_params *params, trib_c
 
 void trib_carry_release(trib_op *op)
 {
+    if (!atomic_load(&op->engine->continues)) { /* no other operation will need it */
+        trib_carry_free(op);
+    }
     if (op->kept != NULL) {
-        pthread_mutex_lock(&op->engine->mutex);
         struct trib_kept_input *spare = (struct trib_kept_input *)op->kept;
         op->kept = NULL;
-        spare->next = op->tensor->kept_spare;
+        pthread_mutex_lock(&op->engine->mutex);
+        *spare = (struct trib_kept_input){.next = op->tensor->kept_spare, .is_pinned = op->is_pinned};
         op->tensor->kept_spare = spare;
         pthread_mutex_unlock(&op->engine->mutex);
     }
@@ -104,7 +115,7 @@ void trib_carry_free_spare(trib_tensor *tensor)
     while (tensor->kept_spare != NULL) {
         struct trib_kept_input *spare = tensor->kept_spare;
         tensor->kept_spare = spare->next;
-        free_memory(tensor->engine, spare, tensor->on_device);
+        free_memory(tensor->engine, spare, spare->is_pinned);
     }
 }
 

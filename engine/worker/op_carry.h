@@ -34,7 +34,7 @@ void trib_carry_free(trib_op *op);
 /* ---- Any core ---- */
 /* Copies the parts of the input that the core's tasks read, if the operation keeps a copy. */
 void trib_carry_keep(trib_core *core, trib_op_core *op_core);
-/* Spares the memory of the copy for the tensor's next operation, because this one is over. */
+/* This operation is over: spares the memory of the copy for the next one on its tensor, or frees it. */
 void trib_carry_release(trib_op *op);
 /* Frees the spare copies of a tensor that is about to be placed anew, or forgotten. */
 void trib_carry_free_spare(trib_tensor *tensor);
