@@ -234,6 +234,14 @@ static void hold_first(trib_device *device, trib_device_job *job)
     }
 }
 
+static void *(*alloc)(void *memory, size_t size);
+static void *known; /* the last block that devices know */
+
+static void *alloc_known(void *memory, size_t size)
+{
+    return known = alloc(memory, size);
+}
+
 static bool has_epoch_ended(sim_job *job, void *argument)
 {
     (void)argument;
@@ -251,11 +259,14 @@ static void copy_that_fails_with_the_epoch_is_made_again(void **state)
     open_bed(&self, TRIB_SURVIVE_CONTINUE, COUNT);
     trib_engine *engine = self.job->members[1].engine;
     engine->env.device = &ops;
+    alloc = engine->env.memory_alloc_blocking;
+    engine->env.memory_alloc_blocking = alloc_known;
     for (uint32_t rank = 0; rank < WORKERS; rank++) {
         hand_in(&self, rank, 0, NULL, -1);
     }
     run_for(&self, SECOND / 100);
     assert_non_null(held);
+    assert_ptr_equal(held->target, known);
     sim_job_kill(self.job, 2);
     assert_true(sim_job_run(self.job, trib_sim_now(self.job->sim) + 30 * SECOND, has_epoch_ended, NULL));
     trib_host_world_fault(self.devices.world, 1, 0, TRIB_HOST_FAULT_FAIL);
