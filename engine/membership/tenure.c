@@ -123,9 +123,9 @@ static verdict judge(trib_tenure *self)
 {
     const uint64_t confirmed = self->core->engine->formation.confirmed;
     const uint32_t latest = self->core->engine->formation.over;
-    uint32_t epoch = 0;
+    uint32_t recorded = 0;
     uint64_t ticket = 0;
-    if (self->request.revision != 0 && (!read_record(self->request.record, &epoch, &ticket) || ticket == 0)) {
+    if (self->request.revision != 0 && (!read_record(self->request.record, &recorded, &ticket) || ticket == 0)) {
         return NO_RECORD;
     }
     if (ticket != 0 && ticket == self->ticket) {
@@ -134,7 +134,7 @@ static verdict judge(trib_tenure *self)
     bool is_past = false;
     for (const trib_roster *at = self->core->engine->roster; at != NULL && ticket != 0; at = at->before) {
         if (at->ticket == ticket && !is_past) {
-            note_begun(self, epoch, ticket);
+            note_begun(self, recorded, ticket);
             return FREE;
         }
         if (at->ticket == ticket) {
@@ -145,13 +145,13 @@ static verdict judge(trib_tenure *self)
     if (ticket != 0 && ticket == confirmed) {
         return FREE;
     }
-    if (ticket != 0 &&
-        has_tried(self, ticket)) { /* a coordinator in a process of its own has no roster of a member's */
-        note_begun(self, epoch, ticket);
+    /* A coordinator in a process of its own has no roster of a member's. */
+    if (ticket != 0 && has_tried(self, ticket)) {
+        note_begun(self, recorded, ticket);
         return FREE;
     }
-    if (ticket != 0 && latest != 0 && trib_epoch_incarnation(epoch) == trib_epoch_incarnation(latest) &&
-        !trib_epoch_is_before(latest, epoch)) {
+    if (ticket != 0 && latest != 0 && trib_epoch_incarnation(recorded) == trib_epoch_incarnation(latest) &&
+        !trib_epoch_is_before(latest, recorded)) {
         return OLD;
     }
     if (is_first(self) && self->request.revision == self->first_revision) {
