@@ -10,7 +10,7 @@ The bindings of frameworks are packages inside: tributary.torch and others, with
 
 from ._library import lib as _lib
 from .bootstrap import unique_id
-from .engine import AVG, MAX, MIN, SUM, Engine, Tensor
+from .engine import Engine
 from .errors import (
     ArgumentError,
     JobLostError,
@@ -37,6 +37,7 @@ from .job import (
 )
 from .operation import Operation
 from .runner import run
+from .tensor import AVG, MAX, MIN, SUM, Tensor
 
 __version__ = _lib.trib_version().decode()
 __all__ = [

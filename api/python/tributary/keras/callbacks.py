@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from .. import job
-from ..engine import AVG
+from ..tensor import AVG
 from ..errors import ArgumentError
 from .framework import keras, momentums_of, to_numpy, variables_of
 
