@@ -10,6 +10,7 @@
 #include "engine/membership/quorums.h"
 #include "engine/server/quorum.h"
 #include "engine/worker/op.h"
+#include "tests/sim/quorum_bed.h"
 #include "tests/sim/sim_bed.h"
 
 /* A withdrawal does not end the record of its round. */
@@ -45,35 +46,6 @@ trib_status __wrap_trib_summation_exclude(trib_summation *self, uint32_t tensor,
     return status;
 }
 
-static bool is_any_done(sim_job *job, void *argument)
-{
-    (void)job;
-    const exchange *all = argument;
-    return all[0].done + all[1].done + all[2].done > 0;
-}
-
-static bool are_all_done(sim_job *job, void *argument)
-{
-    (void)job;
-    const exchange *all = argument;
-    return all[0].done > 0 && all[1].done > 0 && all[2].done > 0;
-}
-
-/* Servers forget a decision when all of their partitions have come to its round. */
-static bool has_no_records(sim_job *job, void *argument)
-{
-    (void)argument;
-    for (uint32_t i = 0; i < job->member_count; i++) {
-        const trib_engine *engine = job->members[i].engine;
-        for (uint32_t k = 0; k < engine->core_count; k++) {
-            if (engine->cores[k].quorums != NULL) {
-                return false;
-            }
-        }
-    }
-    return true;
-}
-
 static void a_quorum_that_never_goes_on(void **state)
 {
     (void)state;
@@ -90,9 +62,9 @@ static void a_quorum_that_never_goes_on(void **state)
     sim_bed_begin(job, 1, "patient", 1, &all[1], 0, NULL);
     trib_tensor *last = sim_bed_declare(job, 2, "patient", 1);
     assert_non_null(last);
-    assert_false(sim_job_run(job, trib_sim_now(job->sim) + 20 * SECOND, is_any_done, all));
+    assert_false(sim_job_run(job, trib_sim_now(job->sim) + 20 * SECOND, quorum_is_any_done, all));
     sim_bed_begin(job, 2, "patient", 1, &all[2], 0, NULL);
-    assert_true(sim_job_run(job, trib_sim_now(job->sim) + SECOND, are_all_done, all));
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + SECOND, quorum_are_all_done, all));
     for (uint32_t i = 0; i < 3; i++) {
         assert_int_equal(all[i].status, TRIB_OK);
         assert_int_equal(buffers[i], 111);
@@ -112,7 +84,7 @@ static void make_slow(sim_job *job, uint32_t member, trib_config *config, trib_s
 
 static bool has_records(sim_job *job, void *argument)
 {
-    return !has_no_records(job, argument);
+    return !quorum_has_no_records(job, argument);
 }
 
 /* One worker has contributed to the first partitions when it is decided that it is enough. Then it gives up, and so
@@ -139,11 +111,12 @@ static bool forgets_what_all_withdraw(void)
         assert_true(i > 0 || sim_job_run(job, trib_sim_now(job->sim) + SECOND, has_records, NULL));
         trib_op_cancel(ops[i]);
         if (i == 0) {
-            (void)sim_job_run(job, trib_sim_now(job->sim) + SECOND, are_all_done, all); /* all that it sends arrives */
+            (void)sim_job_run(job, trib_sim_now(job->sim) + SECOND, quorum_are_all_done,
+                              all); /* all that it sends arrives */
         }
     }
-    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 10 * SECOND, are_all_done, all));
-    const bool forgets = sim_job_run(job, trib_sim_now(job->sim) + 10 * SECOND, has_no_records, NULL);
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 10 * SECOND, quorum_are_all_done, all));
+    const bool forgets = sim_job_run(job, trib_sim_now(job->sim) + 10 * SECOND, quorum_has_no_records, NULL);
     for (uint32_t i = 0; i < 3; i++) {
         assert_int_equal(all[i].status, TRIB_CANCELLED);
         trib_op_release(ops[i]);
@@ -263,7 +236,7 @@ static sim_job *open_patient(exchange all[3], int32_t buffers[3])
     sim_bed_begin(job, 0, "patient", 1, &all[0], 0, NULL);
     assert_non_null(sim_bed_declare(job, 1, "patient", 1));
     assert_non_null(sim_bed_declare(job, 2, "patient", 1));
-    assert_false(sim_job_run(job, trib_sim_now(job->sim) + SECOND, is_any_done, all));
+    assert_false(sim_job_run(job, trib_sim_now(job->sim) + SECOND, quorum_is_any_done, all));
     return job;
 }
 
@@ -271,9 +244,9 @@ static sim_job *open_patient(exchange all[3], int32_t buffers[3])
 static void end_patient(sim_job *job, exchange all[3])
 {
     sim_bed_begin(job, 1, "patient", 1, &all[1], 0, NULL);
-    assert_false(sim_job_run(job, trib_sim_now(job->sim) + SECOND, is_any_done, all));
+    assert_false(sim_job_run(job, trib_sim_now(job->sim) + SECOND, quorum_is_any_done, all));
     sim_bed_begin(job, 2, "patient", 1, &all[2], 0, NULL);
-    assert_true(sim_job_run(job, trib_sim_now(job->sim) + SECOND, are_all_done, all));
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + SECOND, quorum_are_all_done, all));
     for (uint32_t i = 0; i < 3; i++) {
         assert_int_equal(all[i].status, TRIB_OK);
         assert_int_equal(*all[i].buffer, 111);
@@ -335,7 +308,7 @@ static void a_call_of_too_few(void **state)
     assert_string_equal(call.error.text, "");
     assert_int_equal(call.status, TRIB_OK);
     assert_true(call.is_deciding);
-    assert_false(sim_job_run(job, trib_sim_now(job->sim) + SECOND, is_any_done, all));
+    assert_false(sim_job_run(job, trib_sim_now(job->sim) + SECOND, quorum_is_any_done, all));
     assert_null(job->members[0].engine->coordinator->quorum_calls);
     end_patient(job, all);
 }
@@ -366,7 +339,7 @@ static void sets_that_cannot_be(void **state)
         assert_non_null(strstr(frame.error.text, "malformed QUORUM_SET, or one of"));
         assert_null(server->quorum_walks);
     }
-    assert_true(has_no_records(job, NULL));
+    assert_true(quorum_has_no_records(job, NULL));
     end_patient(job, all);
 }
 
@@ -375,7 +348,7 @@ static void sets_that_cannot_be(void **state)
 static bool has_decided(sim_job *job, void *argument)
 {
     (void)argument;
-    return !lacks_memory && has_no_records(job, NULL);
+    return !lacks_memory && quorum_has_no_records(job, NULL);
 }
 
 static bool are_two_done(sim_job *job, void *argument)
@@ -433,13 +406,13 @@ static void no_memory_for_a_decision(void **state)
         assert_true(sim_job_run(job, trib_sim_now(job->sim) + SECOND, are_two_done, all));
         assert_false(lacks_memory);
         sim_bed_begin(job, 2, "scarce", 1, &all[2], 0, NULL);
-        assert_true(sim_job_run(job, trib_sim_now(job->sim) + SECOND, are_all_done, all));
+        assert_true(sim_job_run(job, trib_sim_now(job->sim) + SECOND, quorum_are_all_done, all));
         for (uint32_t i = 0; i < 3; i++) {
             assert_int_equal(all[i].status, round == 0 ? TRIB_NO_MEMORY : TRIB_OK);
             assert_true(round == 0 || buffers[i] == 3);
         }
     }
-    assert_true(has_no_records(job, NULL));
+    assert_true(quorum_has_no_records(job, NULL));
     assert_true(sim_job_close(job, 60 * SECOND));
     sim_job_free(job);
 }
@@ -477,7 +450,7 @@ static void a_member_that_leaves_decides(void **state)
         (void)sim_job_run(job, began_ns + SECOND, NULL, NULL);
         assert_int_equal(all[0].done, 1);
         sim_bed_begin(job, 1, "late", COUNT, &all[1], 0, NULL);
-        assert_true(sim_job_run(job, trib_sim_now(job->sim) + SECOND, are_all_done, all));
+        assert_true(sim_job_run(job, trib_sim_now(job->sim) + SECOND, quorum_are_all_done, all));
         for (uint32_t c = 0; c < 2 * COUNT; c++) {
             assert_int_equal(buffers[c % 2][c / 2], 101);
         }

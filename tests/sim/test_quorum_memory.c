@@ -6,6 +6,7 @@
 #include "engine/membership/quorums.h"
 #include "engine/server/quorum.h"
 #include "engine/server/server_tensor.h"
+#include "tests/sim/quorum_bed.h"
 #include "tests/sim/sim_bed.h"
 
 static bool is_deciding; /* the next allocation fails */
@@ -59,35 +60,6 @@ uint32_t __wrap_trib_server_quorum(const trib_core *core, uint32_t id, int64_t *
     return __real_trib_server_quorum(core, id, timeout_ns_out);
 }
 
-static bool is_any_done(sim_job *job, void *argument)
-{
-    (void)job;
-    const exchange *all = argument;
-    return all[0].done + all[1].done + all[2].done > 0;
-}
-
-static bool are_all_done(sim_job *job, void *argument)
-{
-    (void)job;
-    const exchange *all = argument;
-    return all[0].done > 0 && all[1].done > 0 && all[2].done > 0;
-}
-
-/* Servers forget a decision when all of their partitions have come to its round. */
-static bool has_no_records(sim_job *job, void *argument)
-{
-    (void)argument;
-    for (uint32_t i = 0; i < job->member_count; i++) {
-        const trib_engine *engine = job->members[i].engine;
-        for (uint32_t k = 0; k < engine->core_count; k++) {
-            if (engine->cores[k].quorums != NULL) {
-                return false;
-            }
-        }
-    }
-    return true;
-}
-
 static bool are_two_done(sim_job *job, void *argument)
 {
     (void)job;
@@ -119,14 +91,14 @@ static void end_scarce(sim_job *job, uint32_t count, const int32_t *buffers, exc
 {
     assert_int_equal(lacking, NOTHING);
     sim_bed_begin(job, 2, "scarce", count, &all[2], 0, NULL);
-    assert_true(sim_job_run(job, trib_sim_now(job->sim) + SECOND, are_all_done, all));
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + SECOND, quorum_are_all_done, all));
     for (uint32_t i = 0; i < 3; i++) {
         assert_int_equal(all[i].status, TRIB_OK);
         for (uint32_t k = 0; k < count; k++) {
             assert_int_equal(buffers[i * count + k], sum);
         }
     }
-    assert_true(has_no_records(job, NULL));
+    assert_true(quorum_has_no_records(job, NULL));
     assert_true(sim_job_close(job, 60 * SECOND));
     assert_null(job->members[3].engine->quorum_walks);
     sim_job_free(job);
@@ -158,7 +130,7 @@ static void no_memory_on_one_of_two(void **state)
         lacking = i / 2 == 0 ? AN_ASK : A_RECORD;
         spared = i % 2;
         sim_job *job = begin_scarce(2, COUNT, buffers, all);
-        assert_false(sim_job_run(job, trib_sim_now(job->sim) + SECOND, is_any_done, all));
+        assert_false(sim_job_run(job, trib_sim_now(job->sim) + SECOND, quorum_is_any_done, all));
         end_scarce(job, COUNT, buffers, all, 6);
     }
 }

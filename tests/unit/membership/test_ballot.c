@@ -49,7 +49,7 @@ static void a_success_of_one_is_everybodys(void **state)
     expect(&self, 4, 5, 7);
 }
 
-/* What has been decided before is neither extended nor cut short. */
+/* A decision that was taken before is neither extended nor cut short. */
 static void an_earlier_decision_holds(void **state)
 {
     (void)state;
