@@ -421,8 +421,8 @@ static inline bool trib_engine_is_one_machine(const trib_engine *engine)
  * taken for the job's. */
 static inline bool trib_engine_stages_devices(const trib_engine *engine)
 {
-    const trib_roster *roster = engine->roster;
-    return roster != NULL ? roster->shrinks : engine->config.survive >= TRIB_SURVIVE_WORKERS;
+    /* Callers without the mutex must not look into the roster, which a change of the membership may free. */
+    return engine->roster != NULL ? atomic_load(&engine->shrinks) : engine->config.survive >= TRIB_SURVIVE_WORKERS;
 }
 
 /* True while the engine has never been ready: the program need not know of an epoch that ends before. The caller holds
