@@ -108,7 +108,7 @@ static const struct {
     {"speed", scenario_speed},       {"broadcast", scenario_broadcast}, {"exit", scenario_exit},
     {"captured", scenario_captured}, {"streams", scenario_streams},     {"unchosen", scenario_unchosen},
     {"ahead", scenario_ahead},       {"exchanges", scenario_exchanges}, {"codecs", scenario_codecs},
-    {"kernels", scenario_kernels},   {"bits", scenario_bits},
+    {"kernels", scenario_kernels},   {"bits", scenario_bits},           {"survive", scenario_survive},
 };
 
 typedef struct plan {

@@ -58,5 +58,6 @@ void scenario_exchanges(rank *self);
 void scenario_codecs(rank *self);
 void scenario_kernels(rank *self);
 void scenario_bits(rank *self);
+void scenario_survive(rank *self);
 
 #endif

@@ -96,6 +96,12 @@ CASES = [
     ('exchanges', 1, 2, 0, ''),
     ('exchanges', 2, 2, 1, ''),
     ('exchanges', 1, 4, 0, ''),
+    ('survive', 2, 1, 1, ''),
+    ('survive', 4, 1, 0, ''),
+    ('survive', 4, 1, 2, ''),
+    ('survive', 2, 1, 1, 'server'),
+    ('survive', 2, 2, 0, ''),
+    ('survive', 2, 2, 1, 'server'),
     ('codecs', 1, 1, 0, ''),
     ('codecs', 2, 1, 0, ''),
     ('codecs', 2, 1, 1, ''),
@@ -158,9 +164,13 @@ class Job:
             base['CUDA_DEVICE_MAX_CONNECTIONS'] = '1'
         if argument == 'many_queues':  # and kernels that are loaded at the start, not at their first use
             base.update(CUDA_DEVICE_MAX_CONNECTIONS='32', CUDA_MODULE_LOADING='EAGER')
+        if scenario == 'survive':  # no rank sums for another one that shares its machine
+            base.update(TRIB_SURVIVE='workers', TRIB_LOCAL_SUM='off')
         tool = build + '/tributary' if os.path.exists(build + '/tributary') else build + '/bin/tributary'
         for i in range(servers):
             self.start('server %d' % i, machines + i, [tool, 'server'], base)
+        if servers > 0:
+            base['GPU_SERVER'] = str(self.processes[0][1].pid)
         worker = (
             [sys.executable, HERE + '/' + PYTORCH[scenario]]
             if scenario in PYTORCH
@@ -210,9 +220,9 @@ class Job:
         process = subprocess.Popen(words, env=env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
         self.processes.append((name, process, log))
 
-    def finish(self, lost=''):
+    def finish(self, lost=()):
         """Returns exit statuses by name, and all output. Processes that do not end in time are killed, and at the end
-        the one that is to be lost. They are killed too when this process ends, because they would keep the GPUs."""
+        those that are to be lost. They are killed too when this process ends, because they would keep the GPUs."""
         try:
             return self.collect(lost)
         finally:
@@ -224,8 +234,8 @@ class Job:
     def collect(self, lost):
         deadline = time.monotonic() + LIMIT_S
         statuses, output = {}, []
-        for name, process, log in sorted(self.processes, key=lambda member: member[0] == lost):
-            if name == lost and process.poll() is None:
+        for name, process, log in sorted(self.processes, key=lambda member: member[0] in lost):
+            if name in lost and process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
             try:
                 statuses[name] = process.wait(max(0.1, deadline - time.monotonic()))
@@ -253,6 +263,17 @@ def name_of(case):
     return '%s%s_%dx%d+%d' % (scenario, argument and '_' + argument, machines, local_size, servers)
 
 
+def lost_in(case):
+    """Names of the processes that the case loses."""
+    scenario, machines, local_size, _, argument = case
+    if scenario in ('killed', 'stopped'):
+        return ['rank ' + argument]
+    if scenario != 'survive':
+        return []
+    last = machines * local_size - 1
+    return ['server 0'] if argument == 'server' else ['rank %d' % last] + ['rank 0'] * (last > 2)
+
+
 def is_chosen(case, names):
     """True if a name chooses the case. `stream_1x2` chooses cases with an argument, too."""
     texts = name_of(case), name_of((*case[:4], ''))
@@ -269,11 +290,12 @@ def run_case(build, case, gpus, rate, seed, verbose):
         return True
     began = time.monotonic()
     with cluster_of(case, rate) as hosts:
-        lost = 'rank ' + argument if scenario in ('killed', 'stopped') else ''
+        lost = lost_in(case)
         statuses, output = Job(build, case, gpus, hosts, seed).finish(lost)
     wrong = []
     for who, status in statuses.items():
-        if status != (-signal.SIGKILL if who == lost else 0) and not (lost and who.startswith('server')):
+        ends_with = -signal.SIGKILL if who in lost else 0
+        if status != ends_with and not (scenario in ('killed', 'stopped') and who.startswith('server')):
             wrong.append('%s: %s' % (who, status))
     if argument == 'full' and not any('no memory left to encode' in line for line in output):
         wrong.append('no GPU was full')
