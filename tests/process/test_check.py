@@ -20,9 +20,9 @@ def write(path, text):
     os.chmod(path, 0o755)
 
 
-def check(folder, programs, scons='exit 0'):
+def check(folder, programs, scons='exit 0', words=('--quick',)):
     """Returns the status and output lines of a check. `scons` is a shell script in place of the build, and `programs`
-    are the built files."""
+    are the built files and scripts."""
     for path in ('tools/check', 'tools/scons/run_tests.py'):
         os.makedirs(os.path.join(folder, os.path.dirname(path)), exist_ok=True)
         shutil.copy(os.path.join(ROOT, path), os.path.join(folder, path))
@@ -32,7 +32,7 @@ def check(folder, programs, scons='exit 0'):
         write(os.path.join(folder, name), text)
     env = dict(os.environ, PATH=os.path.join(folder, 'bin') + ':' + os.environ['PATH'])
     done = subprocess.run(
-        [os.path.join(folder, 'tools/check'), '--quick'], env=env, stdout=subprocess.PIPE, text=True, timeout=60
+        [os.path.join(folder, 'tools/check'), *words], env=env, stdout=subprocess.PIPE, text=True, timeout=300
     )
     return done.returncode, done.stdout.splitlines()
 
@@ -61,6 +61,45 @@ def what_failed_stands_at_the_end(folder):
         '4 passed, 4 failed, 0 skipped',
     ], lines[-6:]
     assert not lines[-6].startswith('FAILED'), lines[-6:]
+
+
+def steps_behind_others_count(folder):
+    """Each step that runs behind tests passes, fails or is skipped by itself."""
+    status, lines = check(
+        folder,
+        {
+            'build/release/tests/test_good': program('1..1\nok 1 - whole\n', 0),
+            'build/asan/tests/test_good': program('1..1\nok 1 - whole\n', 0),
+            'build/tsan/tests/test_good': program('1..1\nok 1 - whole\n', 0),
+            'tests/rdma/test_guest.py': 'print("ok guest")\n',
+            'tests/unit/codec/golden_codecs.py': '',
+            'tools/dev/apidoc.py': '',
+            'tools/dev/settingsdoc.py': '',
+            'tools/dev/pyabi.py': 'raise SystemExit("api/python is old")\n',
+            'tools/dev/format': program('no clang-format here\n', 77),
+            'tools/dev/fuzz': program('ok fuzz_wire\n1 passed, 0 failed, 0 skipped\n', 0),
+            'tools/dev/tidy': program('', 0),
+            'tools/lint': program('api/x.c: too long\n', 1),
+        },
+        'exit 1',
+        words=(),
+    )
+    failed = [line[len('FAILED: ') :] for line in lines if line.startswith('FAILED: ')]
+    assert failed == [
+        'build: release, gcc',
+        'build: address and undefined-behaviour sanitizers',
+        'build: thread sanitizer',
+        'install into an empty root',
+        'install into a prefix that is relative, and remove that',
+        'install into a prefix with a space',
+        'a tarball that runs where it is unpacked',
+        'documentation is up to date',
+        'layers and house rules',
+    ], lines
+    assert 'api/python is old' in lines and 'api/x.c: too long' in lines, lines
+    assert '   skipped: no clang-format here' in lines, lines
+    # Five programs and scripts, and the options, the golden chunks and clang-tidy.
+    assert status == 1 and lines[-1] == '8 passed, 9 failed, 1 skipped', lines
 
 
 def arguments_are_looked_at(folder):
@@ -109,7 +148,13 @@ def what_is_skipped_says_why(folder):
 
 def main():
     failed = 0
-    for case in (what_failed_stands_at_the_end, arguments_are_looked_at, all_is_well, what_is_skipped_says_why):
+    for case in (
+        what_failed_stands_at_the_end,
+        steps_behind_others_count,
+        arguments_are_looked_at,
+        all_is_well,
+        what_is_skipped_says_why,
+    ):
         with tempfile.TemporaryDirectory() as folder:
             try:
                 case(folder)

@@ -5,6 +5,7 @@ and end with the same weights, bit for bit, as one that nothing happened to.
 Prints `ok NAME` / `not ok NAME: why`.
 """
 
+import functools
 import os
 import re
 import signal
@@ -63,10 +64,15 @@ def weights_of(results):
     return found.group(1)
 
 
+@functools.lru_cache(maxsize=None)
+def weights_undisturbed(transport, servers):
+    """Returns the hash of the weights of a training that nothing happens to. They are the same each time."""
+    return weights_of(train(servers, 0, TRIB_TRANSPORT=transport)[0])
+
+
 def killed(transport, servers, deaths):
-    undisturbed, _ = train(servers, 0, TRIB_TRANSPORT=transport)
     results, ended = train(servers, deaths, TRIB_TRANSPORT=transport, TRIB_LOG='warn')
-    assert weights_of(results) == weights_of(undisturbed)
+    assert weights_of(results) == weights_undisturbed(transport, servers)
     assert [status for status, _ in ended] == [-signal.SIGKILL] * deaths + [0] * (servers - deaths), ended
     assert all(output.count('the job goes on without a server') == deaths for _, output in results), results[1][1][
         -600:
@@ -75,9 +81,8 @@ def killed(transport, servers, deaths):
 
 def drained(transport, number):
     """One of two servers is told to end, and leaves first: workers say no more than that it leaves."""
-    undisturbed, _ = train(2, 0, TRIB_TRANSPORT=transport)
     results, ended = train(2, 1, number, TRIB_TRANSPORT=transport, TRIB_LOG='info')
-    assert weights_of(results) == weights_of(undisturbed)
+    assert weights_of(results) == weights_undisturbed(transport, 2)
     assert [status for status, _ in ended] == [0, 0], ended
     for _, output in results + ended:
         complaints = re.findall('.*Z (?:warn|error) .*', output)

@@ -27,4 +27,11 @@
 #define TSAN_STRIDE 1u
 #endif
 
+/* Of a sweep's moments in virtual time every so many run. The number is odd, as sweeps take turns by two. */
+#ifdef SANITIZED
+#define SWEEP_STRIDE 3u
+#else
+#define SWEEP_STRIDE 1u
+#endif
+
 #endif

@@ -16,6 +16,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 TAP = re.compile(r'^(not ok|ok) \d+ (?:- )?(.*)$')
@@ -46,7 +47,7 @@ def end_all(number, frame):
 
 
 def run(command, env, deadline):
-    """Returns output and exit status; the deadline ends the whole process group."""
+    """Returns output, exit status and seconds of processor; the deadline ends the whole process group."""
     child = subprocess.Popen(
         command,
         env=env,
@@ -58,15 +59,27 @@ def run(command, env, deadline):
         start_new_session=True,
     )
     running.add(child.pid)
-    try:
-        output, _ = child.communicate(timeout=deadline)
-        return output, child.returncode
-    except subprocess.TimeoutExpired:
+    late = threading.Event()
+
+    def end():
+        late.set()
         os.killpg(child.pid, signal.SIGKILL)
-        output, _ = child.communicate()
-        return output + '\nkilled: not done within %d s\n' % deadline, -1
+
+    timer = threading.Timer(deadline, end)
+    timer.start()
+    try:
+        with child.stdout:
+            output = child.stdout.read()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     finally:
+        timer.cancel()
+        timer.join()  # before the process is reaped, so that its number is still its own
         running.discard(child.pid)
+    _, status, usage = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if late.is_set():
+        return output + '\nkilled: not done within %d s\n' % deadline, -1, usage.ru_utime + usage.ru_stime
+    return output, child.returncode, usage.ru_utime + usage.ru_stime
 
 
 def cases_of_program(output):
@@ -100,6 +113,7 @@ def with_note(name, note):
 
 
 def run_one(path, build, deadline):
+    """Returns the cases, the output and the seconds of processor."""
     env = dict(os.environ, CMOCKA_MESSAGE_OUTPUT='TAP', TRIB_BUILD=build, PYTHONUNBUFFERED='1')
     # gcc 14 checks for uses of a stack frame after return by default, with fake frames that are not aligned for
     # vectors of 64 bytes: a kernel that uses these crashes.
@@ -109,9 +123,9 @@ def run_one(path, build, deadline):
     name = os.path.basename(path)
     if name.startswith('fuzz_'):
         corpus = 'tests/fuzz/corpus/' + name[len('fuzz_') :]
-        output, status = run([path, corpus], env, deadline)
-        return [(name + ' over its corpus', 'pass' if status == 0 else 'fail', '')], output, status
-    output, status = run([sys.executable, path] if script else [path], env, deadline)
+        output, status, used = run([path, corpus], env, deadline)
+        return [(name + ' over its corpus', 'pass' if status == 0 else 'fail', '')], output, used
+    output, status, used = run([sys.executable, path] if script else [path], env, deadline)
     cases = cases_of_script(output) if script else cases_of_program(output)
     if status == 77 and not any(c[1] != 'skip' for c in cases):
         cases = cases or [(name, 'skip', output.strip().splitlines()[-1] if output.strip() else 'no reason given')]
@@ -119,18 +133,18 @@ def run_one(path, build, deadline):
         cases.append((name, 'fail', 'exit status %d' % status))
     elif not cases:
         cases.append((name, 'fail', 'ran no test'))
-    return cases, output, status
+    return cases, output, used
 
 
 def run_all(paths, args):
-    """Each path with its cases, output and time, as they are done: as many at a time as args say, then those that
-    need the machine for themselves."""
+    """Each path with its cases, output, time and time of processors, as they are done: as many at a time as args say,
+    then those that need the machine for themselves."""
 
     def timed(path):
         began = time.monotonic()
         deadline = max(args.timeout, DEADLINES.get(os.path.basename(path), 0))
-        cases, output, _ = run_one(path, args.build, deadline)
-        return path, cases, output, time.monotonic() - began
+        cases, output, used = run_one(path, args.build, deadline)
+        return path, cases, output, time.monotonic() - began, used
 
     alone = [p for p in paths if p.startswith(ALONE)]
     with concurrent.futures.ThreadPoolExecutor(max(args.jobs, 1)) as pool:
@@ -172,11 +186,11 @@ def main():
     paths = [p for p in paths if not args.names or any(n in p for n in args.names)]
     paths = [p for p in paths if not any(n in p for n in args.without)]
     totals, everything = {'pass': 0, 'fail': 0, 'skip': 0}, []
-    for path, cases, output, seconds in run_all(paths, args):
+    for path, cases, output, seconds, used in run_all(paths, args):
         count = {k: sum(1 for c in cases if c[1] == k) for k in totals}
         print(
-            '%-44s %3d passed %3d failed %3d skipped  %5.1f s'
-            % (os.path.basename(path), count['pass'], count['fail'], count['skip'], seconds),
+            '%-44s %3d passed %3d failed %3d skipped  %5.1f s, %5.1f s of processors'
+            % (os.path.basename(path), count['pass'], count['fail'], count['skip'], seconds, used),
             flush=True,
         )
         for name, verdict, note in cases:
