@@ -41,8 +41,11 @@ trib_status trib_api_check_lengths(const trib_engine *engine, const trib_tensor_
         return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": splits is NULL, though there are %u", desc->name,
                               desc->split_count);
     }
-    if (desc->split_count != (desc->layout == TRIB_PAIRS ? members : 0) ||
-        (desc->split_count == 0) != (desc->splits == NULL)) {
+    if (desc->layout != TRIB_PAIRS && desc->splits != NULL) {
+        return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": splits are for TRIB_PAIRS: leave them NULL",
+                              desc->name);
+    }
+    if (desc->split_count != (desc->layout == TRIB_PAIRS ? members : 0)) {
         return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": %u splits, needs %u", desc->name, desc->split_count,
                               desc->layout == TRIB_PAIRS ? members : 0);
     }

@@ -289,6 +289,7 @@ static trib_status open_arena(host *self, const trib_transport_ops *transport)
 static trib_status open_parts(host *self, trib_env *env, trib_config *config, trib_error *error)
 {
     trib_status status = trib_env_place_make(&self->place, config, env->device, &env->placed, error);
+    env->gpu = self->place.gpu;
     if (status == TRIB_OK && open_arena(self, env->transport) != TRIB_OK) {
         status = trib_error_set(error, TRIB_NO_MEMORY, "no memory for the arena");
     }

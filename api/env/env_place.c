@@ -10,6 +10,7 @@
 #include "api/config/config.h"
 #include "api/env/env_polling.h"
 #include "engine/base/assert.h"
+#include "engine/cluster/gpus.h"
 #include "engine/core/core.h"
 #include "engine/reactor/reactor_ev.h"
 #include "numa/pin.h"
@@ -32,12 +33,14 @@ void trib_env_place_fini(trib_env_place *self)
 }
 
 /* The topology's GPU that the device is, to place reactors and memory near it; -1: not known. */
-static int32_t find_gpu(const trib_topo *topo, const trib_config *config, const trib_device_ops *device)
+static int32_t find_gpu(trib_env_place *self, const trib_config *config, const trib_device_ops *device)
 {
     char pci[32] = "";
-    return device != NULL && device->locate != NULL && device->locate(config->device_index, pci, sizeof pci)
-               ? trib_topo_gpu_find(topo, pci)
-               : -1;
+    if (device == NULL || device->locate == NULL || !device->locate(config->device_index, pci, sizeof pci)) {
+        return -1;
+    }
+    self->gpu = trib_gpu_number(pci);
+    return trib_topo_gpu_find(self->topo, pci);
 }
 
 /* Finds the NICs of the listen addresses, for as many addresses as there can be reactors. */
@@ -79,7 +82,7 @@ trib_status trib_env_place_make(trib_env_place *self, const trib_config *config,
     trib_place_request_init(request);
     *placed_out = trib_config_local(&request->local_index, &request->local_count);
     request->reactors = config->reactors;
-    request->gpu = find_gpu(self->topo, config, device);
+    request->gpu = find_gpu(self, config, device);
     request->pin = config->pin;
     request->taken = &self->taken;
     self->job = trib_core_claims_job(config);

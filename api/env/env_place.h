@@ -19,6 +19,7 @@ typedef struct trib_env_place {
     trib_place_plan plan; /* the first plan */
     trib_topo *topo;
     trib_place_request request;
+    uint64_t gpu;                                      /* trib_gpu_number of the device; 0: none, or unknown */
     uint32_t job;                                      /* the job's number in claims of cores */
     int claim;                                         /* on cores, as a descriptor; -1: none */
     trib_place_cpus taken;                             /* cores that other jobs have claimed */

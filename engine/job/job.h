@@ -92,6 +92,7 @@ typedef struct trib_env {
     uint32_t cpu_count;    /* CPUs of this machine, for traces; 0: unknown */
     uint32_t attempts_max; /* members that this process asks for signs of life at a time (membership/probe.h) */
     uint64_t kernel;       /* identifies this machine's kernel among all machines; 0: unknown */
+    uint64_t gpu;          /* place of this process's GPU (trib_gpu_number); 0: none, or unknown */
     bool placed;           /* the launcher gave this process its place on the machine */
     /* Operations of device tensors. NULL: the engine has no device. */
     const struct trib_device_ops *device;

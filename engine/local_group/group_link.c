@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
+#include "engine/cluster/gpus.h"
 #include "engine/core/wireup.h"
 #include "engine/link/link_cause.h"
 #include "engine/membership/member.h"
@@ -324,6 +325,23 @@ static trib_status open_leader(trib_local_group *group, trib_error *error)
     return TRIB_OK;
 }
 
+/* NCCL would fail on all ranks, with a text that names neither. */
+static trib_status check_gpus(const trib_engine *engine, uint32_t local_size, trib_error *error)
+{
+    const trib_roster *roster = engine->roster;
+    uint32_t pair[2];
+    char gpu[TRIB_GPU_TEXT_SIZE];
+    if (!trib_gpu_is_shared(roster, engine->member_id / local_size * local_size, local_size, pair)) {
+        return TRIB_OK;
+    }
+    trib_gpu_text(roster->members[pair[0]].gpu, gpu);
+    return trib_error_set(error, TRIB_INVALID,
+                          "%s and %s have the same GPU, %s, and NCCL sums between different ones only: give each "
+                          "process its own (trib_config.device_index, cudaSetDevice, CUDA_VISIBLE_DEVICES), or set "
+                          "TRIB_DEVICE_COUNT=1 TRIB_DEVICE_RANK=0 for all, so that processors sum",
+                          trib_roster_name(roster, pair[0]), trib_roster_name(roster, pair[1]), gpu);
+}
+
 trib_status trib_group_open(trib_core *core, trib_error *error)
 {
     trib_engine *engine = core->engine;
@@ -332,6 +350,9 @@ trib_status trib_group_open(trib_core *core, trib_error *error)
         return TRIB_OK;
     }
     trib_assert(engine->group == NULL && core->reactor->index == 0);
+    if (check_gpus(engine, local_size, error) != TRIB_OK) {
+        return error->status;
+    }
     trib_local_group *group = trib_core_zalloc(core, sizeof *group);
     if (group == NULL) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the group of this machine's GPUs");

@@ -63,12 +63,13 @@ trib_status trib_coordinator_listen(trib_coordinator *self, trib_address *bound_
     snprintf(at.text, sizeof at.text, "%s", moved ? engine->coordinator_list : engine->coordinator_address);
     /* the store knows where the coordinator is */
     const bool is_nowhere = moved && trib_address_list_leaves_port(at.text);
-    trib_status status = is_nowhere ? TRIB_OK : trib_listeners_open(&core->meeting, &core->host, &at, bound_out, error);
+    trib_error why = {.status = TRIB_OK};
+    trib_status status = is_nowhere ? TRIB_OK : trib_listeners_open(&core->meeting, &core->host, &at, bound_out, &why);
     if (moved && !is_nowhere) { /* members know the address of this process */
         trib_log(core->reactor->logger, TRIB_LOG_INFO,
                  status == TRIB_OK ? "workers that join find the coordinator at %s"
-                                   : "workers that join cannot find the coordinator: %s has no address of this machine",
-                 status == TRIB_OK ? bound_out->text : engine->coordinator_list);
+                                   : "workers that join cannot find the coordinator before the next epoch: %s",
+                 status == TRIB_OK ? bound_out->text : why.text);
         status = TRIB_OK;
     }
     core->meeting_at = *bound_out;
@@ -76,6 +77,7 @@ trib_status trib_coordinator_listen(trib_coordinator *self, trib_address *bound_
         *bound_out = core->host.address;
     }
     if (status != TRIB_OK) {
+        (void)trib_error_set(error, status, "%s", why.text);
         if (error != NULL) {
             const size_t used = strnlen(error->text, sizeof error->text - 1);
             const bool is_rank_0 = !(engine->config.roles & TRIB_ROLE_COORDINATOR);

@@ -54,6 +54,8 @@ bool trib_formation_holds_boundary(trib_coordinator *self);
 /* Returns true if the process that says JOIN has to wait. Until the epoch's links close a worker or server without a
  * place waits on its link; at other times a process that comes too early has to try again. */
 bool trib_formation_puts_off(trib_coordinator *self, trib_link *link, bool is_server, bool lacks_place);
+/* All workers have left. Those that wait to join would look for another coordinator until their join deadlines. */
+void trib_formation_dismiss_waiting(const trib_coordinator *self);
 /* True if members and those that wait to join are as many as a job may have. */
 bool trib_formation_is_full(const trib_coordinator *self);
 /* Between epochs: returns a place for a new worker or server, or NULL if there is none now. */

@@ -72,6 +72,17 @@ static void park(trib_coordinator *self, trib_link *link, bool is_server)
              is_server ? "server" : "worker", trib_link_remote(link));
 }
 
+void trib_formation_dismiss_waiting(const trib_coordinator *self)
+{
+    const trib_cause cause = trib_cause_note(TRIB_JOIN_FAILED, TRIB_NO_MEMBER,
+                                             "the job has ended before this process could join: all workers have left");
+    for (trib_link *link = self->core->host.links; link != NULL; link = link->next) {
+        if (link->peer == TRIB_PEER_PARKED && trib_link_is_up(link)) {
+            trib_coordinator_notify_end(link, &cause);
+        }
+    }
+}
+
 bool trib_formation_is_full(const trib_coordinator *self)
 {
     uint32_t count = self->parked;

@@ -96,6 +96,19 @@ def coordinators_killed(transport, servers):
         read_until(workers[3], 'rank 1 of 3')
 
 
+def coordinator_stands_still(transport):
+    """Rank 0 still has its port when another one takes its place, and says why workers cannot find it there. Rank 0 is
+    gone when a worker joins, which finds the new one."""
+    with Job(3, 0, transport, TRIB_PEER_TIMEOUT='1s', TRIB_LOG='info') as job:
+        workers = [job.start(rank, '1000000000', '200') for rank in range(3)]
+        for worker in workers:
+            read_until(worker, 'epoch 1, ')
+        workers[0].send_signal(signal.SIGSTOP)
+        read_until(workers[1], 'cannot find the coordinator before the next epoch: .*in use')
+        workers[0].kill()
+        read_until(job.start(-1, '1000000000', '200'), 'rank 2 of 3')
+
+
 def coordinator_of_two_killed():
     """One of two is no majority: it says so. With a server there is one."""
     with Job(2, 0, 'tcp') as job:
@@ -553,6 +566,7 @@ CASES += [
     )
     for transport, servers in (('tcp', 0), ('tcp', 2), ('shm', 0))
 ]
+CASES += [('coordinator_stands_still_tcp', lambda: coordinator_stands_still('tcp'))]
 CASES += [('coordinator_of_two_killed', coordinator_of_two_killed)]
 CASES += [('from_python_rank_%d_killed' % rank, lambda r=rank: from_python(r)) for rank in (0, 1)]
 CASES += [

@@ -12,7 +12,7 @@ import tempfile
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import python_bed  # noqa: E402
-from cases import run_cases  # noqa: E402
+from cases import PIPES, job_settings, run_cases  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 # Our names of XLA's structs and fields beside XLA's own.
@@ -125,6 +125,20 @@ def all_cases(python, workers, *options, devices=1, only=(), is_group=False):
     assert output.count('is right') == (len(only) or 19) * workers, output[-1500:]
 
 
+def goes_on_in_the_process(python):
+    """A worker joins a job of two, and another one is lost. The programs are compiled anew after each change."""
+    env = python_bed.environment(**job_settings(2, TRIB_SURVIVE='workers'))
+    command = [python, HERE + '/elastic_jax_cases.py']
+    workers = [subprocess.Popen(command, env=dict(env, TRIB_RANK=rank), **PIPES) for rank in ('0', '1', '-1')]
+    try:
+        outputs = [worker.communicate(timeout=python_bed.TIMEOUT)[0] for worker in workers]
+        assert ''.join(outputs).count('of 2 is right, three: True') == 2, ''.join(outputs)[-2500:]
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.communicate()
+
+
 def main():
     python, reason = python_bed.interpreter('jax')
     if python is None:
@@ -135,6 +149,7 @@ def main():
         ('alone', lambda: all_cases(python, 1, devices=2)),
         ('two_workers', lambda: all_cases(python, 2)),
         ('three_and_a_server', lambda: all_cases(python, 3, '-s', '1')),
+        ('goes_on', lambda: goes_on_in_the_process(python)),
         ('ctrl_c', lambda: python_bed.ctrl_c_ends_waits(python, WAITS)),
         ('ranks_change', lambda: all_cases(python, 3, only=['suspended_and_resumed'])),
     ]

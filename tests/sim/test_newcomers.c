@@ -3,6 +3,8 @@
  * majority of that epoch, also where they lack the roster and cannot vote: they may have gone on with it, for all that
  * the others know (membership/election.h).
  */
+#include <string.h>
+
 #include "engine/membership/coordinator_internal.h"
 #include "tests/sim/worker_loss.h"
 
@@ -110,9 +112,58 @@ static void newcomers_with_the_roster(void **state)
     worker_loss_close(self);
 }
 
+/* The first worker keeps the membership, the last one and the server come when the job is under way. */
+static void one_comes_later(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
+{
+    (void)link;
+    config->survive = TRIB_SURVIVE_WORKERS;
+    config->join_timeout_ns = 300 * SECOND;
+    config->worker_count = FORMER - 1;
+    config->server_count = 0;
+    if (member + 1 == job->config.workers) {
+        config->rank = -1;
+    }
+}
+
+static bool some_wait(sim_job *job, void *argument)
+{
+    (void)argument;
+    const trib_coordinator *coordinator = job->members[0].engine->coordinator;
+    return coordinator != NULL && coordinator->parked == 2;
+}
+
+static bool those_are_told(sim_job *job, void *argument)
+{
+    (void)argument;
+    return job->members[FORMER - 1].ready_told && job->members[FORMER].ended_told;
+}
+
+/* All workers leave while a worker and a server wait: these hear of it, and do not wait until their deadlines. */
+static void the_job_ends_meanwhile(void **state)
+{
+    (void)state;
+    sim_job_config config = sim_job_config_default(FORMER, 1);
+    config.tweak = one_comes_later;
+    trib_error error = {.status = TRIB_OK};
+    sim_job *job = sim_job_open(&config, &error);
+    assert_non_null(job);
+    assert_true(sim_job_run(job, 20 * SECOND, some_wait, NULL));
+    for (uint32_t i = 0; i < FORMER - 1; i++) {
+        sim_job_leave(job, i);
+    }
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 10 * SECOND, those_are_told, NULL));
+    for (uint32_t i = FORMER - 1; i <= FORMER; i++) {
+        assert_int_equal(job->members[i].ready.status, TRIB_JOIN_FAILED);
+        assert_non_null(strstr(job->members[i].ready.text, "ended before this process could join"));
+    }
+    assert_true(sim_job_close(job, 60 * SECOND));
+    sim_job_free(job);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(newcomers_without_the_roster),
-                                       cmocka_unit_test(newcomers_with_the_roster)};
+                                       cmocka_unit_test(newcomers_with_the_roster),
+                                       cmocka_unit_test(the_job_ends_meanwhile)};
     return cmocka_run_group_tests_name("newcomers", tests, NULL, NULL);
 }

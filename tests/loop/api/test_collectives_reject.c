@@ -250,7 +250,8 @@ static void test_bad_arguments(void **state)
     static const uint64_t splits[] = {1, 2, 3}, huge[] = {UINT64_C(1) << 43, UINT64_C(1) << 43};
     refuses_tensor(engine, (trib_tensor_desc){.layout = TRIB_PAIRS, .splits = splits, .split_count = 3}, "needs 2");
     refuses_tensor(engine, (trib_tensor_desc){.layout = TRIB_PAIRS, .split_count = 2}, "splits is NULL");
-    refuses_tensor(engine, (trib_tensor_desc){.splits = splits, .split_count = 2}, "needs 0");
+    refuses_tensor(engine, (trib_tensor_desc){.splits = splits, .split_count = 2}, "splits are for TRIB_PAIRS");
+    refuses_tensor(engine, (trib_tensor_desc){.splits = splits}, "splits are for TRIB_PAIRS");
     refuses_tensor(engine, (trib_tensor_desc){.layout = TRIB_PAIRS, .splits = huge, .split_count = 2}, "rank 0");
     refuses_tensor(engine, (trib_tensor_desc){.layout = TRIB_PAIRS, .splits = splits, .split_count = 2, .row = 2},
                    "rows of 2");
