@@ -233,12 +233,39 @@ static void last_words_arrive(void **state)
     sim_job_free(job);
 }
 
+static bool have_ended(sim_job *job, void *unused)
+{
+    (void)unused;
+    return job->members[0].ended_told && job->members[WORKERS].ended_told;
+}
+
+/* A worker says that it has frames that the server has not sent. No connection goes on so: the worker is lost. */
+static void counts_that_cannot_be_are_refused(void **state)
+{
+    (void)state;
+    sim_job *job = open_job(1);
+    sum(job, COUNT);
+    (void)break_links(job);
+    const trib_engine *engine = job->members[0].engine;
+    for (uint32_t k = 0; k < engine->core_count; k++) {
+        for (trib_link *link = engine->cores[k].host.links; link != NULL; link = link->next) {
+            const bool is_broken = link->purpose == TRIB_PURPOSE_DATA && link->outgoing && link->peer == WORKERS;
+            link->session.received += is_broken ? 1000 : 0;
+        }
+    }
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 60 * SECOND, have_ended, NULL));
+    assert_int_equal(job->members[WORKERS].ended.status, TRIB_PEER_LOST);
+    assert_non_null(strstr(job->members[WORKERS].ended.text, "lost the connection to rank 0"));
+    assert_true(sim_job_close(job, 60 * SECOND));
+    sim_job_free(job);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(late_answers_are_awaited),  cmocka_unit_test(a_link_has_time_while_its_peer_lives),
         cmocka_unit_test(narrow_links_do_not_break), cmocka_unit_test(all_addresses_have_to_refuse),
-        cmocka_unit_test(last_words_arrive),
+        cmocka_unit_test(last_words_arrive),         cmocka_unit_test(counts_that_cannot_be_are_refused),
     };
     return cmocka_run_group_tests_name("reconnect", tests, NULL, NULL);
 }
