@@ -1,7 +1,7 @@
 /*
  * test_drained_vote.c - a server asks the coordinator to leave, which stands still, and votes for another one then. The
- * coordinator reads that later, while it reaches one worker alone. The server counts in its majority, as it has voted. Another one is told
- * to leave between two epochs.
+ * coordinator reads that later, while it reaches one worker alone. The server counts in its majority, as it has voted.
+ * Another one is told to leave between two epochs.
  */
 #include "engine/core/core.h"
 #include "tests/sim/worker_loss.h"
