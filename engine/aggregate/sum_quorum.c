@@ -278,10 +278,8 @@ static void refuse_late(trib_summation *self, sum_round *round, uint32_t contrib
              "rank %u came late to round %u, which went on without it, with another operation than the others, or at "
              "another step",
              trib_sum_rank(self, &mine, contributor), round->what.round);
-    if (round->late->asked[contributor] < round->what.chunk_count) {
-        self->config.refused(self->config.user, contributor, &mine, TRIB_MISMATCH, text);
-        trib_sum_late_withdraw(self, round, contributor);
-    }
+    self->config.refused(self->config.user, contributor, &mine, TRIB_MISMATCH, text);
+    trib_sum_late_withdraw(self, round, contributor);
 }
 
 void trib_sum_late_describe(trib_summation *self, sum_round *round, const trib_contribution *what)
@@ -315,7 +313,9 @@ trib_status trib_sum_late_came(trib_summation *self, const trib_contribution *wh
         return TRIB_OK;
     }
     if (is_other(round, what)) {
-        refuse_late(self, round, what->contributor);
+        if (round->late->asked[what->contributor] < round->what.chunk_count) { /* else it knows, or has given up */
+            refuse_late(self, round, what->contributor);
+        }
         return TRIB_OK;
     }
     if (trib_sum_late_has_asked(self, round, what->chunk, what->contributor)) {

@@ -41,7 +41,7 @@ static bool is_before(const worker_report *report, uint32_t round)
 
 static bool is_open_in(const worker_report *report, uint32_t round)
 {
-    return !report->is_gone && report->frame.round == round && report->is_open;
+    return report->frame.round == round && report->is_open;
 }
 
 /* A worker that has the round's sum, or TRIB_NO_MEMBER. */
@@ -193,7 +193,7 @@ static void find_rounds(const trib_takeover *self, uint32_t *over_out, uint32_t 
         const worker_report *report = &self->reports[i];
         const uint32_t through = report->frame.round - (report->is_open ? 1 : 0);
         over = !report->is_gone && through < over ? through : over;
-        last = !report->is_gone && report->frame.round > last ? report->frame.round : last;
+        last = report->frame.round > last ? report->frame.round : last;
     }
     *over_out = over;
     *last_out = last;
@@ -248,7 +248,6 @@ static bool has_all(trib_takeover *self)
         char text[TRIB_ERROR_TEXT_SIZE];
         if (!report->is_there && trib_server_is_gone(self->core, i, 0, text, sizeof text)) {
             report->is_there = report->is_gone = true;
-            report->is_open = false;
         }
         all = all && report->is_there;
     }
@@ -356,8 +355,6 @@ trib_status trib_takeover_report(trib_link *link, const trib_frame *frame, const
                               "REPORT of partition %u of tensor %u came twice, or contradicts others", frame->partition,
                               frame->tensor);
     }
-    const uint32_t rounds_over = trib_server_rounds_over(core, frame->tensor);
-    report.frame.round = report.frame.round < rounds_over ? rounds_over : report.frame.round;
     if (!report.waits_for_nothing) {
         self->chunk_bytes = chunk_bytes;
         self->size = frame->size;

@@ -12,8 +12,8 @@ bool trib_copy_is_made(const trib_core *core, const trib_task *task)
 static bool may_be_kept(const trib_core *core, const trib_task *task)
 {
     const uint32_t workers = core->engine->roster->worker_count;
-    return task->op_core->op->collective == TRIB_COLLECTIVE_ALL_REDUCE && task->giver == TRIB_NO_MEMBER &&
-           workers > 1 && task->tensor->partition_count > 1;
+    return task->op_core->op->collective == TRIB_COLLECTIVE_ALL_REDUCE && workers > 1 &&
+           task->tensor->partition_count > 1;
 }
 
 void trib_copy_prepare(const trib_core *core, trib_task *task)

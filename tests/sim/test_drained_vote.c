@@ -1,6 +1,7 @@
 /*
  * test_drained_vote.c - a server asks the coordinator to leave, which stands still, and votes for another one then. The
  * coordinator reads that later, while it reaches one worker alone. The server counts in its majority, as it has voted.
+ * Another one is told to leave between two epochs.
  */
 #include "engine/core/core.h"
 #include "tests/sim/worker_loss.h"
@@ -42,8 +43,39 @@ static void half_is_no_majority(void **state)
     worker_loss_close(self);
 }
 
+static bool is_changing(sim_job *job, void *argument)
+{
+    (void)argument;
+    return atomic_load(&job->members[SERVER].engine->changing);
+}
+
+static bool server_has_ended(sim_job *job, void *argument)
+{
+    (void)argument;
+    return job->members[SERVER].ended_told;
+}
+
+/* It is told to go while the membership changes, when nobody listens. It asks in the next epoch. */
+static void asked_between_epochs(void **state)
+{
+    (void)state;
+    const setting what = {.workers = WORKERS, .servers = 1, .reactors = 1, .colocated = true};
+    bed *self = worker_loss_open(&what, 1);
+    sim_job *job = self->job;
+    sim_job_kill(job, WORKERS - 1);
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 100 * SECOND, is_changing, self));
+    assert_true(sim_job_drain(job, SERVER));
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 100 * SECOND, server_has_ended, self));
+    assert_int_equal(job->members[SERVER].ended.status, TRIB_OK);
+    assert_false(job->members[0].ended_told || job->members[1].ended_told || job->members[2].ended_told);
+    worker_loss_close(self);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(half_is_no_majority)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(half_is_no_majority),
+        cmocka_unit_test(asked_between_epochs),
+    };
     return cmocka_run_group_tests_name("a drained server's vote", tests, NULL, NULL);
 }

@@ -343,6 +343,33 @@ static void sets_that_cannot_be(void **state)
     end_patient(job, all);
 }
 
+/* Workers that come between a server's answer and the set wait on their connections, and go on at the set. Else they
+ * would wait for the server's next tick. */
+static void who_waits_goes_on_at_the_set(void **state)
+{
+    (void)state;
+    exchange all[3];
+    int32_t buffers[3] = {1, 10, 100};
+    sim_job *job = open_patient(all, buffers);
+    const unsigned char payload[1 + (TRIB_REACTORS_MAX + 1) * sizeof(uint32_t)] = {1 | 2 | 4};
+    injected ask = {.frame = {.type = TRIB_FRAME_QUORUM_ASK, .tensor = find_id(job->members[0].engine), .round = 1}};
+    injected set = {.frame = ask.frame, .payload = payload};
+    set.frame.type = TRIB_FRAME_QUORUM_SET;
+    set.frame.payload_size = 1 + job->members[3].engine->core_count * (uint32_t)sizeof(uint32_t);
+    inject(job, 3, &ask);
+    sim_bed_begin(job, 1, "patient", 1, &all[1], 0, NULL);
+    sim_bed_begin(job, 2, "patient", 1, &all[2], 0, NULL);
+    assert_false(sim_job_run(job, trib_sim_now(job->sim) + SECOND, quorum_is_any_done, all));
+    inject(job, 3, &set);
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + SECOND / 100, quorum_are_all_done, all));
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(all[i].status, TRIB_OK);
+        assert_int_equal(buffers[i], 111);
+    }
+    assert_true(sim_job_close(job, 60 * SECOND));
+    sim_job_free(job);
+}
+
 /* ---- No memory ---- */
 
 static bool has_decided(sim_job *job, void *argument)
@@ -463,10 +490,11 @@ static void a_member_that_leaves_decides(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_quorum_that_never_goes_on), cmocka_unit_test(everybody_gives_up),
-        cmocka_unit_test(workers_that_disagree),       cmocka_unit_test(a_call_of_too_few),
-        cmocka_unit_test(sets_that_cannot_be),         cmocka_unit_test(no_memory_for_a_set_of_all),
-        cmocka_unit_test(no_memory_for_a_decision),    cmocka_unit_test(a_member_that_leaves_decides),
+        cmocka_unit_test(a_quorum_that_never_goes_on),  cmocka_unit_test(everybody_gives_up),
+        cmocka_unit_test(workers_that_disagree),        cmocka_unit_test(a_call_of_too_few),
+        cmocka_unit_test(sets_that_cannot_be),          cmocka_unit_test(who_waits_goes_on_at_the_set),
+        cmocka_unit_test(no_memory_for_a_set_of_all),   cmocka_unit_test(no_memory_for_a_decision),
+        cmocka_unit_test(a_member_that_leaves_decides),
     };
     return cmocka_run_group_tests_name("cases of a quorum", tests, NULL, NULL);
 }

@@ -21,35 +21,6 @@ static sim_job *open_job(uint64_t seed)
     return sim_bed_open(&config);
 }
 
-static void sum(sim_job *job, uint32_t count)
-{
-    char name[16];
-    snprintf(name, sizeof name, "sum %u", count);
-    exchange exchanges[WORKERS] = {{.done = 0}};
-    for (uint32_t rank = 0; rank < WORKERS; rank++) {
-        exchanges[rank].buffer = calloc(count, sizeof(int32_t));
-        for (uint32_t i = 0; i < count; i++) {
-            exchanges[rank].buffer[i] = (int32_t)(i + rank);
-        }
-        sim_bed_submit(job, rank, name, count, &exchanges[rank], 0);
-    }
-    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 60 * SECOND, sim_bed_all_done, exchanges));
-    for (uint32_t rank = 0; rank < WORKERS; rank++) {
-        assert_int_equal(exchanges[rank].status, TRIB_OK);
-        for (uint32_t i = 0; i < count; i++) {
-            assert_int_equal(exchanges[rank].buffer[i], WORKERS * (WORKERS - 1) / 2 + WORKERS * i);
-        }
-        free(exchanges[rank].buffer);
-    }
-}
-
-/* Answers of the server take so long from now on. */
-static void move_away(const sim_job *job, int64_t round_trip_ns)
-{
-    const trib_sim_link far = {.egress_bits = RATE, .ingress_bits = RATE, .latency_ns = round_trip_ns / 2};
-    trib_sim_node_relink(job->members[WORKERS].node, &far);
-}
-
 /* Ends the connections for data from workers to the server. Returns their number. */
 static uint32_t break_links(const sim_job *job)
 {
@@ -67,6 +38,45 @@ static uint32_t break_links(const sim_job *job)
         }
     }
     return count;
+}
+
+/* Connections break so long after the beginning; below 0: they do not. */
+static void sum_in_spite(sim_job *job, uint32_t count, int64_t break_ns)
+{
+    char name[16];
+    snprintf(name, sizeof name, "sum %u", count);
+    exchange exchanges[WORKERS] = {{.done = 0}};
+    for (uint32_t rank = 0; rank < WORKERS; rank++) {
+        exchanges[rank].buffer = calloc(count, sizeof(int32_t));
+        for (uint32_t i = 0; i < count; i++) {
+            exchanges[rank].buffer[i] = (int32_t)(i + rank);
+        }
+        sim_bed_submit(job, rank, name, count, &exchanges[rank], 0);
+    }
+    if (break_ns >= 0) {
+        (void)sim_job_run(job, trib_sim_now(job->sim) + break_ns, NULL, NULL);
+        assert_int_equal(break_links(job), WORKERS);
+    }
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 60 * SECOND, sim_bed_all_done, exchanges));
+    for (uint32_t rank = 0; rank < WORKERS; rank++) {
+        assert_int_equal(exchanges[rank].status, TRIB_OK);
+        for (uint32_t i = 0; i < count; i++) {
+            assert_int_equal(exchanges[rank].buffer[i], WORKERS * (WORKERS - 1) / 2 + WORKERS * i);
+        }
+        free(exchanges[rank].buffer);
+    }
+}
+
+static void sum(sim_job *job, uint32_t count)
+{
+    sum_in_spite(job, count, -1);
+}
+
+/* Answers of the server take so long from now on. */
+static void move_away(const sim_job *job, int64_t round_trip_ns)
+{
+    const trib_sim_link far = {.egress_bits = RATE, .ingress_bits = RATE, .latency_ns = round_trip_ns / 2};
+    trib_sim_node_relink(job->members[WORKERS].node, &far);
 }
 
 static uint64_t count_made_again(const sim_job *job)
@@ -233,12 +243,53 @@ static void last_words_arrive(void **state)
     sim_job_free(job);
 }
 
+/* Frames that were under way when the connections broke are sent again, each once. */
+static void nothing_under_way_is_lost(void **state)
+{
+    (void)state;
+    sim_job *job = open_job(1);
+    sum(job, COUNT);
+    for (int64_t i = 0; i < 100; i++) {
+        sum_in_spite(job, COUNT, i * (SECOND / 2000));
+    }
+    assert_true(sim_job_close(job, 60 * SECOND));
+    sim_job_free(job);
+}
+
+static bool have_ended(sim_job *job, void *unused)
+{
+    (void)unused;
+    return job->members[0].ended_told && job->members[WORKERS].ended_told;
+}
+
+/* A worker says that it has frames that the server has not sent. No connection goes on so: the worker is lost. */
+static void counts_that_cannot_be_are_refused(void **state)
+{
+    (void)state;
+    sim_job *job = open_job(1);
+    sum(job, COUNT);
+    (void)break_links(job);
+    const trib_engine *engine = job->members[0].engine;
+    for (uint32_t k = 0; k < engine->core_count; k++) {
+        for (trib_link *link = engine->cores[k].host.links; link != NULL; link = link->next) {
+            const bool is_broken = link->purpose == TRIB_PURPOSE_DATA && link->outgoing && link->peer == WORKERS;
+            link->session.received += is_broken ? 1000 : 0;
+        }
+    }
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 60 * SECOND, have_ended, NULL));
+    assert_int_equal(job->members[WORKERS].ended.status, TRIB_PEER_LOST);
+    assert_non_null(strstr(job->members[WORKERS].ended.text, "lost the connection to rank 0"));
+    assert_true(sim_job_close(job, 60 * SECOND));
+    sim_job_free(job);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(late_answers_are_awaited),  cmocka_unit_test(a_link_has_time_while_its_peer_lives),
         cmocka_unit_test(narrow_links_do_not_break), cmocka_unit_test(all_addresses_have_to_refuse),
-        cmocka_unit_test(last_words_arrive),
+        cmocka_unit_test(last_words_arrive),         cmocka_unit_test(counts_that_cannot_be_are_refused),
+        cmocka_unit_test(nothing_under_way_is_lost),
     };
     return cmocka_run_group_tests_name("reconnect", tests, NULL, NULL);
 }

@@ -98,6 +98,11 @@ static uint32_t root_of(const bed *self, uint32_t round)
     return round % self->workers;
 }
 
+static trib_reduce reduce_of(uint32_t tensor)
+{
+    return tensor == 2 ? TRIB_MAX : TRIB_SUM;
+}
+
 static int32_t expected(const bed *self, uint32_t tensor, uint32_t round, uint32_t i)
 {
     if (is_broadcast(self, tensor, round)) {
@@ -105,7 +110,8 @@ static int32_t expected(const bed *self, uint32_t tensor, uint32_t round, uint32
     }
     int32_t sum = 0;
     for (uint32_t rank = 0; rank < self->workers; rank++) {
-        sum += value(tensor, round, rank, i);
+        const int32_t next = value(tensor, round, rank, i);
+        sum = reduce_of(tensor) == TRIB_SUM ? sum + next : next > sum ? next : sum;
     }
     return sum;
 }
@@ -152,6 +158,8 @@ static void begin(stream *at)
     params.done_cb = on_done;
     params.user = at;
     params.root = (int32_t)root_of(self, at->round);
+    params.reduce = reduce_of(at->tensor);
+    params.step = at->round + 1;
     if (self->hurries && value(at->tensor, at->round, at->rank, 0) % 3 == 0) {
         params.timeout_ns = SECOND / 1000;
     }

@@ -65,13 +65,15 @@ bool torture_is_silenced(const run *self, const char *text)
 {
     const torture_plan *plan = self->plan;
     const uint32_t named = plan->early_leaver == TORTURE_NOBODY ? TORTURE_NOBODY : named_first(self, text);
+    const bool is_neighbour = named < plan->job.workers && named != plan->early_leaver && plan->local_size > 1 &&
+                              named / plan->local_size == plan->early_leaver / plan->local_size;
     bool is_cut_off = false;
     for (uint32_t i = 0; i < plan->fault_count; i++) {
         const torture_fault *fault = &plan->faults[i];
-        is_cut_off =
-            is_cut_off || ((fault->kind == TORTURE_PARTITION || fault->kind == TORTURE_HALF) && fault->member == named);
+        is_cut_off = is_cut_off || ((fault->kind == TORTURE_PARTITION || fault->kind == TORTURE_HALF) &&
+                                    fault->member == named && !trib_sim_event_is_set(&self->faults[i].begin));
     }
-    return is_cut_off && self->job->members[named].ended_told &&
+    return is_neighbour && is_cut_off && self->job->members[named].ended_told &&
            self->job->members[named].ended.status == TRIB_PEER_LEFT;
 }
 

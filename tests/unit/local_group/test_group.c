@@ -148,6 +148,27 @@ static void failure_reaches_all(void **state)
     trib_leader_free(leader);
 }
 
+/* The leader leaves, and tells ranks of failed rounds. Each hears of a round once, and who failed it does not. */
+static void failure_is_told_once(void **state)
+{
+    (void)state;
+    decisions told;
+    trib_leader *leader = make(&told, 4, 1000);
+    const trib_announcement what = reduce_of(1, 1, 0, 10);
+    ready(leader, 0, &what);
+    assert_int_equal(trib_leader_fail(leader, 1, 1, 1, TRIB_TIMEOUT, "too late"), TRIB_OK);
+    ready(leader, 2, &what);
+    assert_int_equal(told.off_count, 2);
+    for (uint32_t i = 0; i < 2; i++) {
+        for (uint32_t rank = 0; rank < 4; rank++) {
+            trib_leader_tell_failed(leader, rank);
+        }
+    }
+    assert_int_equal(told.off_count, 3);
+    assert_int_equal(told.off_rank[2], 3);
+    trib_leader_free(leader);
+}
+
 /* A collective that waits for credit is not ordered if its operation fails. */
 static void failure_takes_from_the_queue(void **state)
 {
@@ -426,6 +447,7 @@ int main(void)
         cmocka_unit_test(urgent_first),
         cmocka_unit_test(gathers_need_no_credit),
         cmocka_unit_test(failure_reaches_all),
+        cmocka_unit_test(failure_is_told_once),
         cmocka_unit_test(failure_takes_from_the_queue),
         cmocka_unit_test(answers_a_late_slice),
         cmocka_unit_test(a_slice_far_behind_is_no_failed_one),
