@@ -12,7 +12,7 @@
 #include "transports/transport.h"
 
 #define TRIB_WIRE_MAGIC 0x42495254u /* "TRIB" */
-#define TRIB_WIRE_VERSION 19u /* version of all that members exchange, including their transports (docs/protocol.md) */
+#define TRIB_WIRE_VERSION 20u /* version of all that members exchange, including their transports (docs/protocol.md) */
 #define TRIB_NO_MEMBER UINT32_MAX
 
 /* X(name, payload_max): payload_max is the largest payload of the frame type, in bytes. */
@@ -106,7 +106,10 @@
     /* the end of a group, between a member and the coordinator */                                                     \
     X(GROUP_RELEASE, 0)                                                                                                \
     X(GROUP_FORGET, 0)                                                                                                 \
-    X(GROUP_FORGOTTEN, 0)
+    X(GROUP_FORGOTTEN, 0)                                                                                              \
+    /* what a worker waits for, and what the worker that it waits for itself waits for (membership/waits.h) */         \
+    X(WAITING, 0)                                                                                                      \
+    X(WAITED_FOR, 512)
 
 typedef enum trib_frame_type {
     TRIB_FRAME_NONE = 0,
