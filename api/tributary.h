@@ -725,7 +725,11 @@ typedef struct trib_tensor_desc {
     /* Codec of the tensor's sums: "onebit,ef=vanilla" (docs/codecs.md), the same on all workers; copied. "none": no
      * codec. NULL: as trib_config.codec says. TRIB_UNSUPPORTED: the tensor cannot have a codec */
     const char *codec;
-    uint64_t reserved[1];
+    /* 0, or how many bytes of `name` are the name that the program knows, and the rest tells its tensors of several
+     * types or shapes apart. All workers use the tensors of such a name in the same order: those that wait for each
+     * other in different ones, each for the n-th operation of the name, get TRIB_MISMATCH after a second or two */
+    uint32_t name_length;
+    uint32_t reserved[1];
 } trib_tensor_desc;
 
 /* Fills *desc with the defaults; NULL is fine. struct_size must be sizeof(trib_tensor_desc). TRIB_ANY_THREAD. */

@@ -203,6 +203,7 @@ trib_status trib_engine_open(trib_engine *engine, const trib_env *env, const tri
     pthread_mutex_init(&engine->mutex, NULL);
     pthread_mutex_init(&engine->once_mutex, NULL);
     pthread_mutex_init(&engine->boundaries.mutex, NULL);
+    pthread_mutex_init(&engine->stalls.mutex, NULL);
     pthread_cond_init(&engine->changed, &attributes);
     pthread_condattr_destroy(&attributes);
     trib_status status = copy_config(engine, config, error);
@@ -325,6 +326,7 @@ void trib_engine_free(trib_engine *engine)
     pthread_mutex_destroy(&engine->mutex);
     pthread_mutex_destroy(&engine->once_mutex);
     pthread_mutex_destroy(&engine->boundaries.mutex);
+    pthread_mutex_destroy(&engine->stalls.mutex);
     trib_server_joined_free(engine);
     free(engine->join.targets);
 }

@@ -104,5 +104,15 @@ _Static_assert(TRIB_TIMEOUT_MAX_NS % 1000000000 == 0, "it is a number of seconds
 /* An operation that waits this long for another worker's contribution is mentioned in the log; then at twice the
  * age. */
 #define TRIB_STALL_WARNING_NS (30 * INT64_C(1000000000))
+/* Two workers that wait for each other in different operations are mentioned as early as this. */
+#define TRIB_STALL_CROSSED_NS (5 * INT64_C(1000000000))
+/* A worker tells the coordinator what it waits for when that is so old, and again whenever so much time has passed. In
+ * a large job it tells more rarely, so that the coordinator has as much to read a second as from TELLERS workers. */
+#define TRIB_STALL_TELL_NS INT64_C(1000000000)
+#define TRIB_STALL_TELLERS 512u
+static inline int64_t trib_stall_period_ns(uint32_t workers)
+{
+    return TRIB_STALL_TELL_NS * (1 + workers / TRIB_STALL_TELLERS);
+}
 
 #endif

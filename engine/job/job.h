@@ -221,6 +221,21 @@ typedef struct trib_boundaries {
     uint64_t own[TRIB_BOUNDARY_ELEMENTS], all[TRIB_BOUNDARY_ELEMENTS]; /* input and output of the one under way */
 } trib_boundaries;
 
+/* What this worker waits for, and what it hears of the worker that it waits for (engine/worker/worker_stall.c). */
+typedef struct trib_stalls {
+    bool has_gap; /* guarded by the engine's mutex: a tensor was released that counted as uses of its name */
+    /* Core 0: when the coordinator is told next, and the operation of which it was told last. */
+    int64_t next_ns;
+    uint32_t tag, round;
+    uint64_t number;
+    pthread_mutex_t mutex;  /* guards the answer, which follows; nothing else is locked inside */
+    uint64_t answer_number; /* the operation that the answer is about; 0: there is none */
+    int64_t answer_ns;
+    uint32_t answer_rank;
+    bool is_crossed;                   /* that worker waits for this one */
+    char answer[TRIB_ERROR_TEXT_SIZE]; /* the operation that the worker of answer_rank waits for; "": not known */
+} trib_stalls;
+
 typedef enum trib_phase { TRIB_PHASE_JOINING, TRIB_PHASE_READY, TRIB_PHASE_ENDED } trib_phase;
 
 #define TRIB_ENGINE_ALIVE UINT64_C(0x6c61746972747562)
@@ -328,6 +343,7 @@ struct trib_engine {
 
     trib_uneven_inputs join;
     trib_boundaries boundaries;
+    trib_stalls stalls;
 
     uint64_t op_number; /* operations so far, guarded by the mutex */
     struct trib_op *free_ops, *all_ops;

@@ -27,6 +27,7 @@
 #include "engine/membership/tenure.h"
 #include "engine/membership/uneven_inputs.h"
 #include "engine/membership/verdict.h"
+#include "engine/membership/waits.h"
 
 #define LEFT_EARLY "left the job before its workers"
 
@@ -264,6 +265,8 @@ static trib_status take_member_frame(trib_coordinator *self, trib_link *link, co
         return trib_drain_take(self, member, error);
     case TRIB_FRAME_LOSSES_TAKEN:
         return trib_drain_take_losses_taken(self, member, frame, error);
+    case TRIB_FRAME_WAITING:
+        return trib_waits_take(self, member, frame, error);
     case TRIB_FRAME_LOST:
         return take_lost(self, member, frame, payload, error);
     default:

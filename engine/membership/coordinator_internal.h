@@ -14,6 +14,17 @@
 #include "engine/link/listeners.h"
 #include "engine/membership/probe.h"
 
+/* What a worker has waited for when it said so last (waits.h). */
+typedef struct trib_wait {
+    bool is_told;
+    int64_t told_ns;
+    uint32_t tag, round; /* the worker's own number of the tensor */
+    uint32_t missing;    /* a rank that it waits for, or TRIB_NO_MEMBER */
+    uint32_t use;        /* which operation of the tensor's name it is; 0: the worker cannot tell */
+    uint32_t name_length;
+    trib_collective collective;
+} trib_wait;
+
 /* A place in the job. The ranks come first, then the dedicated servers. A place's index is the id of its member. */
 typedef struct trib_coordinator_slot {
     trib_link *link;
@@ -32,8 +43,9 @@ typedef struct trib_coordinator_slot {
     uint32_t losses_taken; /* of a worker: number of lost servers that it has nothing to do with any more */
     uint64_t forgets_sent, forgets_answered;
     uint64_t serves_sent, serves_answered;
-    int64_t away_since_ns;      /* between epochs: when its link ended; 0: it has yet to come */
-    int64_t asked_ns;           /* time of the first PING that the member has not answered; 0: none */
+    int64_t away_since_ns; /* between epochs: when its link ended; 0: it has yet to come */
+    int64_t asked_ns;      /* time of the first PING that the member has not answered; 0: none */
+    trib_wait wait;
     char gone[TRIB_REASON_MAX]; /* the member that had this place before the job began, and why it went; "": none */
     /* gets the member's LOADS, and has room for the largest; NULL: LOADS land in the link's memory */
     void *loads_buffer;

@@ -287,6 +287,7 @@ static bool needs_roster(uint8_t type)
     case TRIB_FRAME_JOIN_OVER:
     case TRIB_FRAME_QUORUM_ASK:
     case TRIB_FRAME_QUORUM_SET:
+    case TRIB_FRAME_WAITED_FOR:
         return true;
     default:
         return false;
@@ -363,6 +364,8 @@ static trib_status member_received(trib_link *link, const trib_frame *frame, con
     case TRIB_FRAME_QUORUM_ASK:
     case TRIB_FRAME_QUORUM_SET:
         return trib_quorum_take(member->core->engine, frame, payload, error);
+    case TRIB_FRAME_WAITED_FOR:
+        return trib_worker_take_waited_for(member->core->engine, frame, payload, error);
     case TRIB_FRAME_LEFT:
         take_left(member, frame);
         return TRIB_OK;

@@ -410,6 +410,7 @@ trib_status trib_registry_take_release(trib_coordinator *self, uint32_t rank, co
     }
     trib_assert(entry->tags[rank] == frame->tensor && entry->released_count < entry->declared_count);
     slot->tensors[frame->tensor] = NULL;
+    slot->wait.is_told = slot->wait.is_told && slot->wait.tag != frame->tensor; /* the tag may become another's */
     entry->tags[rank] = TRIB_TAG_RELEASED;
     entry->released_count++;
     entry->rounds = frame->round > entry->rounds ? frame->round : entry->rounds;

@@ -2,6 +2,7 @@
 #include "engine/membership/uneven_inputs.h"
 
 #include "engine/base/assert.h"
+#include "engine/membership/waits.h"
 
 static void raise_count(uint32_t *count, uint32_t to)
 {
@@ -69,6 +70,7 @@ static void finish_join(trib_coordinator *self)
     for (trib_registry_entry *entry = self->tensors_first; entry != NULL; entry = entry->newer) {
         raise_count(&entry->join_round, entry->join_round_next);
     }
+    trib_waits_clear(self);
     for (uint32_t rank = 0; rank < self->worker_count; rank++) {
         if (self->slots[rank].is_out_of_data) {
             self->slots[rank].is_out_of_data = false;

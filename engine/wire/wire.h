@@ -106,7 +106,10 @@
     /* the end of a group, between a member and the coordinator */                                                     \
     X(GROUP_RELEASE, 0)                                                                                                \
     X(GROUP_FORGET, 0)                                                                                                 \
-    X(GROUP_FORGOTTEN, 0)
+    X(GROUP_FORGOTTEN, 0)                                                                                              \
+    /* what a worker waits for, and what the worker that it waits for itself waits for (membership/waits.h) */         \
+    X(WAITING, 0)                                                                                                      \
+    X(WAITED_FOR, 512)
 
 typedef enum trib_frame_type {
     TRIB_FRAME_NONE = 0,

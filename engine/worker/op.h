@@ -133,8 +133,9 @@ typedef struct trib_tensor {
     bool waits_for_group;           /* core 0: it is in that list */
 
     uint64_t row;
-    uint64_t *splits; /* TRIB_PAIRS: as declared here */
-    uint8_t dims;     /* number of dimensions; 0: no shape was given */
+    uint64_t *splits;     /* TRIB_PAIRS: as declared here */
+    uint32_t name_length; /* as declared: so much of the name it shares with tensors of other shapes; 0: it does not */
+    uint8_t dims;         /* number of dimensions; 0: no shape was given */
     uint64_t shape[TRIB_TENSOR_DIMS_MAX];
     UT_hash_handle hh;
     char name[TRIB_TENSOR_NAME_MAX + 1];
@@ -188,6 +189,9 @@ struct trib_op {
     uint32_t round;
     int64_t submit_ns, deadline_ns, duration_ns; /* deadline 0: no deadline */
     _Atomic int64_t stall_ns; /* the age at which the log says next what the operation waits for (worker_stall.c) */
+    trib_post stall_post;     /* tells core 0 that the operation is stalled; holds a reference meanwhile */
+    atomic_bool stall_posted;
+    atomic_uint lacked; /* a rank whose contribution is missing; TRIB_NO_MEMBER: a declaration is */
     /* Cores that may still touch the buffers, plus an input copy that goes ahead. At 0 the operation is complete. */
     atomic_uint cores_left;
     /* Cores whose op_core is still linked. An operation that is given up before its turn stays linked until its

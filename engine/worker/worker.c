@@ -461,7 +461,7 @@ void trib_worker_fail_all(trib_core *core, trib_status status, const char *text)
         next = op_core->next;
         trib_op *op = op_core->op;
         trib_tensor *tensor = op->tensor;
-        char waiting[256];
+        char waiting[TRIB_ERROR_TEXT_SIZE];
         if (core->engine->roster == NULL) {
             trib_op_fail(op, status, "%s", text); /* before the roster there is nothing to add to the text */
         } else {

@@ -54,6 +54,19 @@ void trib_worker_deadline_passed(trib_reactor *reactor, trib_timer *timer);
 /* Runs the op_core's cancel_post. */
 void trib_worker_cancel_arrived(trib_reactor *reactor, trib_post *post);
 
+/* ---- worker_stall.c ---- */
+/* What the worker of a rank, for which an operation waits, waits for itself. */
+typedef struct trib_stall_answer {
+    uint32_t rank;
+    bool is_crossed; /* it waits for this worker */
+    char what[TRIB_ERROR_TEXT_SIZE];
+} trib_stall_answer;
+/* Returns false if the coordinator has not told that of late. Any core. */
+bool trib_worker_stall_answer(const trib_core *core, const trib_op *op, trib_stall_answer *answer_out);
+/* Core 0: takes WAITED_FOR. */
+TRIB_CHECKED trib_status trib_worker_take_waited_for(trib_engine *engine, const trib_frame *frame, const void *payload,
+                                                     trib_error *error);
+
 /* ---- worker_link.c ---- */
 /* Returns the member that this task is pushed to: the partition's owner or a relay. TRIB_NO_MEMBER: none. */
 uint32_t trib_worker_owner(const trib_core *core, const trib_task *task);

@@ -176,10 +176,15 @@ static bool may_wait_for_others(const trib_core *core, const trib_task *task)
 }
 
 /* The tensor has no place yet, so core 0 alone has operations on it. */
-static void unplaced_text(const trib_core *core, const trib_tensor *tensor, char *text, size_t size)
+static void unplaced_text(const trib_core *core, const trib_op *op, char *text, size_t size)
 {
     char awaited[TRIB_AWAITED_SIZE];
-    if (core->engine->roster == NULL) {
+    trib_stall_answer answer;
+    const trib_tensor *tensor = op->tensor;
+    if (trib_worker_stall_answer(core, op, &answer)) {
+        snprintf(text, size, "%s has not declared the tensor%s%s", trib_roster_name(core->engine->roster, answer.rank),
+                 answer.what[0] == '\0' ? "" : ", and waits for ", answer.what);
+    } else if (core->engine->roster == NULL) {
         snprintf(text, size, "the job has not come together yet: %s",
                  core->engine->hooks->awaited(core->engine, awaited, sizeof awaited));
     } else {
@@ -216,12 +221,16 @@ static void task_text(const trib_core *core, const trib_op *op, const trib_task 
     const uint32_t server = task->partition < tensor->partition_count ? task->owner.member : TRIB_NO_MEMBER;
     if (task->missing_rank != TRIB_NO_MEMBER) {
         char others[32] = "";
+        trib_stall_answer answer;
+        const bool is_known =
+            trib_worker_stall_answer(core, op, &answer) && answer.rank == task->missing_rank && answer.what[0] != '\0';
         if (task->missing_count > 1) {
             snprintf(others, sizeof others, " and of %u more", task->missing_count - 1);
         }
-        snprintf(text, size, "partition %u in %s at %s still lacked the contribution of %s%s", task->partition,
+        snprintf(text, size, "partition %u in %s at %s still lacked the contribution of %s%s%s%s", task->partition,
                  trib_pipeline_stage_name(task), trib_roster_name(roster, server),
-                 trib_roster_name(roster, task->missing_rank), others);
+                 trib_roster_name(roster, task->missing_rank), others, is_known ? ", which waits for " : "",
+                 is_known ? answer.what : "");
         return;
     }
     snprintf(text, size, "partition %u was in %s, waiting for %s%s", task->partition, trib_pipeline_stage_name(task),
@@ -240,7 +249,7 @@ const char *trib_worker_waiting_text(trib_core *core, trib_op_core *op_core, cha
         return text;
     }
     if (!atomic_load(&op->tensor->placed)) {
-        unplaced_text(core, op->tensor, text, size);
+        unplaced_text(core, op, text, size);
         return text;
     }
     const trib_tensor_core *mine = trib_tensor_core_of(core, op->tensor);
@@ -266,7 +275,7 @@ void trib_worker_deadline_passed(trib_reactor *reactor, trib_timer *timer)
 {
     trib_core *core = reactor->owner;
     trib_op_core *op_core = timer->user;
-    char waiting[256];
+    char waiting[TRIB_ERROR_TEXT_SIZE];
     trib_op_fail(op_core->op, TRIB_TIMEOUT, "not complete by its deadline of %.3f s: %s",
                  (double)(op_core->op->deadline_ns - op_core->op->submit_ns) / 1e9,
                  trib_worker_waiting_text(core, op_core, waiting, sizeof waiting));

@@ -1,26 +1,150 @@
 /*
- * worker_stall.c - says in the log what a stalled job waits for.
+ * worker_stall.c - says what a stalled job waits for: in the log, and to the coordinator.
  *
  * A worker that stops contributing without failing stops all others, which then show no sign of trouble. So each worker
  * says once which contribution its oldest operation lacks, and again whenever the operation is twice as old.
+ *
+ * It tells the coordinator sooner (WAITING), which knows what the missing worker waits for itself (membership/waits.h):
+ * workers that wait for each other in different operations would do so until a deadline. The answer (WAITED_FOR) goes
+ * into texts, and nothing else depends on it.
  */
+#include <string.h>
+
+#include "engine/base/assert.h"
+#include "engine/base/container_of.h"
 #include "engine/worker/worker.h"
 
 #define NAME_MAX_SHOWN 120 /* bytes of a tensor's name, so that what is missing fits into the line */
 
-static bool lacks_contribution(trib_core *core, trib_op_core *op_core)
+/* Returns the rank whose contribution the core's part of the operation lacks; TRIB_NO_MEMBER: none is known. */
+static uint32_t lacked_rank(const trib_core *core, const trib_op_core *op_core)
 {
-    trib_tensor *tensor = op_core->op->tensor;
+    const trib_tensor *tensor = op_core->op->tensor;
     if (!atomic_load(&tensor->placed) || trib_tensor_core_of(core, tensor)->active != op_core) {
-        return false;
+        return TRIB_NO_MEMBER;
     }
     const trib_tensor_core *mine = trib_tensor_core_of(core, tensor);
     for (uint32_t i = 0; i < mine->task_count; i++) {
         if (mine->tasks[i].state != TRIB_TASK_SETTLED && mine->tasks[i].missing_rank != TRIB_NO_MEMBER) {
-            return true;
+            return mine->tasks[i].missing_rank;
         }
     }
-    return false;
+    return TRIB_NO_MEMBER;
+}
+
+/* ---- The coordinator is told ---- */
+
+static bool shares_name(const trib_tensor *tensor, const trib_tensor *other)
+{
+    return other->state == TRIB_TENSOR_DECLARED && other->group == tensor->group &&
+           other->name_length == tensor->name_length && memcmp(other->name, tensor->name, tensor->name_length) == 0;
+}
+
+/* Returns which use of its name the operation is, counted over the name's tensors; 0: it cannot be told. The last use
+ * is known to be this one only if no other is under way. */
+static uint32_t count_uses(const trib_op *op)
+{
+    trib_engine *engine = op->engine;
+    const trib_tensor *tensor = op->tensor;
+    uint32_t uses = 0, in_flight = 0;
+    pthread_mutex_lock(&engine->mutex);
+    const bool counts = tensor->name_length > 0 && !engine->stalls.has_gap && !engine->join.is_active;
+    for (uint32_t tag = 0; counts && tag < engine->tensor_count; tag++) {
+        const trib_tensor *other = engine->tensors[tag];
+        if (shares_name(tensor, other)) {
+            uses += other->submitted;
+            in_flight += atomic_load(&other->in_flight);
+        }
+    }
+    pthread_mutex_unlock(&engine->mutex);
+    /* If it is not complete, it was among those in flight. */
+    return in_flight == 1 && !atomic_load(&op->is_complete) ? uses : 0;
+}
+
+/* Core 0: runs the operation's stall_post. */
+static void tell_coordinator(trib_reactor *reactor, trib_post *post)
+{
+    const trib_core *core = reactor->owner;
+    trib_engine *engine = core->engine;
+    trib_stalls *self = &engine->stalls;
+    trib_op *op = trib_container_of(post, trib_op, stall_post);
+    const int64_t now_ns = trib_now(reactor);
+    atomic_store(&op->stall_posted, false);
+    if (!core->ended && now_ns >= self->next_ns && op->tensor->is_declared && !atomic_load(&op->is_complete)) {
+        self->tag = op->tensor->tag;
+        self->round = op->round;
+        self->number = op->number;
+        self->next_ns = now_ns + trib_stall_period_ns(engine->roster->worker_count);
+        const trib_frame frame = {.type = TRIB_FRAME_WAITING,
+                                  .tensor = self->tag,
+                                  .round = self->round,
+                                  .step = count_uses(op),
+                                  .size = op->tensor->name_length,
+                                  .collective = (uint8_t)op->collective,
+                                  .aux = atomic_load(&op->lacked)};
+        engine->hooks->tell_coordinator(engine, &frame, NULL, 0);
+    }
+    trib_op_unref(op);
+}
+
+/* Any core that has a part of the operation. */
+static void post_stall(const trib_core *core, trib_op *op, uint32_t lacked)
+{
+    if (trib_now(core->reactor) - op->submit_ns >= TRIB_STALL_TELL_NS && !atomic_exchange(&op->stall_posted, true)) {
+        atomic_fetch_add(&op->references, 1);
+        atomic_store(&op->lacked, lacked);
+        op->stall_post.run = tell_coordinator;
+        trib_reactor_post(core->engine->reactors[0].reactor, &op->stall_post);
+    }
+}
+
+trib_status trib_worker_take_waited_for(trib_engine *engine, const trib_frame *frame, const void *payload,
+                                        trib_error *error)
+{
+    trib_stalls *self = &engine->stalls;
+    if (frame->aux >= engine->roster->worker_count || frame->root > 1) {
+        return trib_error_set(error, TRIB_PROTOCOL, "WAITED_FOR of rank %u, which there is not", frame->aux);
+    }
+    if (frame->tensor == self->tag && frame->round == self->round) {
+        pthread_mutex_lock(&self->mutex);
+        self->answer_number = self->number;
+        self->answer_ns = trib_now(engine->cores[0].reactor);
+        self->answer_rank = frame->aux;
+        self->is_crossed = frame->root != 0;
+        trib_frame_take_text(frame, payload, self->answer, sizeof self->answer);
+        pthread_mutex_unlock(&self->mutex);
+    }
+    return TRIB_OK;
+}
+
+bool trib_worker_stall_answer(const trib_core *core, const trib_op *op, trib_stall_answer *answer_out)
+{
+    trib_stalls *self = &core->engine->stalls;
+    const trib_roster *roster = core->engine->roster;
+    const int64_t period_ns = roster == NULL ? 0 : trib_stall_period_ns(roster->worker_count);
+    pthread_mutex_lock(&self->mutex);
+    const bool is_there = self->answer_number == op->number && roster != NULL &&
+                          self->answer_rank < roster->worker_count &&
+                          trib_now(core->reactor) - self->answer_ns <= 3 * period_ns;
+    if (is_there) {
+        answer_out->rank = self->answer_rank;
+        answer_out->is_crossed = self->is_crossed;
+        memcpy(answer_out->what, self->answer, sizeof answer_out->what);
+    }
+    pthread_mutex_unlock(&self->mutex);
+    return is_there;
+}
+
+/* ---- The log ---- */
+
+/* Returns the age from which the log mentions the operation. An operation of which the log has said nothing yet is
+ * mentioned earlier if the worker that it waits for waits for this one. */
+static int64_t due_age(const trib_core *core, const trib_op *op, int64_t due_ns)
+{
+    trib_stall_answer answer;
+    return due_ns == TRIB_STALL_WARNING_NS && trib_worker_stall_answer(core, op, &answer) && answer.is_crossed
+               ? TRIB_STALL_CROSSED_NS
+               : due_ns;
 }
 
 void trib_worker_check_stall(trib_core *core)
@@ -33,14 +157,21 @@ void trib_worker_check_stall(trib_core *core)
         return;
     }
     trib_op *op = oldest->op;
+    const uint32_t lacked = lacked_rank(core, oldest);
+    /* The placement of slices waits for all workers to declare the tensor. */
+    if (lacked != TRIB_NO_MEMBER || (!atomic_load(&op->tensor->placed) && op->tensor->layout != TRIB_WHOLE)) {
+        post_stall(core, op, lacked);
+    }
+    trib_stall_answer answer;
     const int64_t age_ns = trib_now(core->reactor) - op->submit_ns;
     int64_t due_ns = atomic_load(&op->stall_ns);
+    const bool is_undeclared = !atomic_load(&op->tensor->placed) && trib_worker_stall_answer(core, op, &answer);
     /* Several cores may have the operation: one of them speaks. */
-    if (age_ns < due_ns || !lacks_contribution(core, oldest) ||
+    if ((lacked == TRIB_NO_MEMBER && !is_undeclared) || age_ns < due_age(core, op, due_ns) ||
         !atomic_compare_exchange_strong(&op->stall_ns, &due_ns, 2 * age_ns)) {
         return;
     }
-    char waiting[256];
+    char waiting[TRIB_ERROR_TEXT_SIZE];
     trib_log(core->reactor->logger, TRIB_LOG_WARN, "stalled for %.0f s: round %u of tensor \"%.*s\": %s",
              (double)age_ns / 1e9, op->round, NAME_MAX_SHOWN, op->tensor->name,
              trib_worker_waiting_text(core, oldest, waiting, sizeof waiting));

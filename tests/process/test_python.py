@@ -141,6 +141,15 @@ for count in 4 + rank, 4, 5, 6:  # workers would number further shapes of that n
     values = array.array('f', [1.0] * count)
     disagrees('differs', lambda: engine.declare('differs', 0, count).push_pull(values))
 
+def use(count):
+    values = array.array('f', [1.0] * count)
+    return engine.declare('used before', 0, count).push_pull(values)
+
+for count in 4, 5:
+    use(count).wait()
+for count in 4 + rank, 4, 5:  # both shapes are known, so that no declaration differs
+    disagrees('used before', lambda: use(count))
+
 def begin(number, reduce=tributary.SUM):
     values = array.array('f', [number] * 3)
     return engine.declare_like('round', values).push_pull(values, reduce=reduce)
@@ -192,6 +201,30 @@ print('errors are right')
 def errors_are_exceptions():
     output = python_bed.run_workers(sys.executable, 2, '-c', ERRORS)
     assert output.count('errors are right') == 2, output[-1500:]
+
+
+CROSSED = '''
+import array
+import tributary
+tributary.init()
+engine, rank = tributary.engine(), tributary.rank()
+values = array.array('f', [1.0] * 3)
+try:
+    engine.declare_like('of rank %d' % rank, values).push_pull(values).wait()
+except tributary.TributaryError as problem:
+    words = 'which waits for round 1 of tensor "of rank %d" (float32[3])' % (1 - rank)
+    assert problem.status == -5 and words in str(problem), problem
+else:
+    raise AssertionError('an operation is complete that one worker began')
+engine.barrier()
+print('the other worker is told')
+'''
+
+
+def waits_for_each_other_are_told():
+    output = python_bed.run_workers(sys.executable, 2, '-c', CROSSED, TRIB_OP_TIMEOUT='10s')
+    assert output.count('the other worker is told') == 2, output[-1500:]
+    assert output.count('stalled for ') >= 2, output[-1500:]
 
 
 JOIN = '''
@@ -529,6 +562,7 @@ def main():
             ('arrays', arrays_are_summed),
             ('type_hints', methods_have_type_hints),
             ('errors', errors_are_exceptions),
+            ('waits for each other', waits_for_each_other_are_told),
             ('failing_script', a_script_that_fails_waits_for_nobody),
             ('script_that_ends_well', a_script_that_ends_well_completes_operations),
             ('join', workers_join),

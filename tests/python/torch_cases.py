@@ -206,6 +206,11 @@ def wrong_use_is_told():
         raises(tributary.MismatchError, lambda: trib.allreduce(torch.ones(3 + trib.rank()), name='differs'), 'differs')
         for count in 3, 4, 5:  # workers would number further shapes of that name differently
             raises(tributary.MismatchError, lambda: trib.allreduce(torch.ones(count), name='differs'), 'differs')
+        for count in 3, 4:
+            trib.allreduce(torch.ones(count), name='used before')
+        mine_differs = torch.ones(3 + trib.rank() % 2)
+        words = 'used before', 'use 3 of this name', 'a sum of float32[3]', 'a sum of float32[4]'
+        raises(tributary.MismatchError, lambda: trib.allreduce(mine_differs, name='used before'), *words)
         op = trib.Max if trib.rank() == 0 else trib.Sum
         raises(tributary.MismatchError, lambda: trib.allreduce(torch.ones(3), name='one call', op=op), 'one call')
         for count in 3, 4, 3:

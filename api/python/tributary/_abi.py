@@ -338,7 +338,8 @@ class trib_tensor_desc(Structure):
         ('split_count', c_uint32),
         ('quorum', c_uint32),
         ('codec', c_char_p),
-        ('reserved', c_uint64 * 1),
+        ('name_length', c_uint32),
+        ('reserved', c_uint32 * 1),
     ]
 
 

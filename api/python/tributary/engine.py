@@ -307,6 +307,7 @@ class Engine:
         if key not in shapes:
             self.refuse_disputed(name, shapes.values())
             full = '%s#%d' % (name, len(shapes)) if shapes else name
+            known = encoded(name)
             shapes[key] = self.declare_once(
                 full,
                 dtype,
@@ -317,6 +318,7 @@ class Engine:
                 codec=codec,
                 shape=shape,
                 quorum=quorum,
+                name_length=len(known) if encoded(full).startswith(known) else 0,  # a long name is cut
             )
         return shapes[key]
 
@@ -345,9 +347,10 @@ class Engine:
         codec: str | None = None,
         shape: Sequence[int] = (),
         quorum: int = 0,
+        name_length: int = 0,
     ) -> Tensor:
         """Declares a tensor that the caller releases, or an operation of it (is_once). The n-th of a name belongs with
-        the n-th of that name on the other workers."""
+        the n-th of that name on the other workers. name_length: as in trib_tensor_desc."""
         desc = initialised(_abi.trib_tensor_desc(), lib.trib_tensor_desc_init)
         desc.name, desc.dtype, desc.count, desc.priority, desc.layout, desc.row = (
             encoded(name),
@@ -358,6 +361,7 @@ class Engine:
             row,
         )
         desc.flags, desc.group, desc.quorum = _abi.TRIB_TENSOR_DEVICE if is_device else 0, group, quorum
+        desc.name_length = name_length
         if codec is not None:
             desc.codec = codec.encode()
         if shape:

@@ -17,7 +17,7 @@ from .handles import Handle
 
 # All-reduces and broadcasts without a name share this many names, the slots, so that they overlap without growing in
 # number. A slot has a tensor for each type and size. Workers whose all-reduces differ in these get an error at once if
-# the slot has none of them yet; else each waits for its deadline.
+# the slot has none of them yet; else when they have waited for each other for a second.
 _SLOTS = 16
 
 

@@ -1,0 +1,128 @@
+/* waits.c - see waits.h. */
+#include "engine/membership/waits.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/worker/op.h"
+
+#define NAME_MAX_SHOWN 80 /* bytes of a tensor's name, so that all else fits into the text */
+
+static trib_registry_entry *entry_of(const trib_coordinator *self, uint32_t rank)
+{
+    const trib_coordinator_slot *slot = &self->slots[rank];
+    return slot->wait.is_told && slot->wait.tag < slot->tensors_capacity ? slot->tensors[slot->wait.tag] : NULL;
+}
+
+/* ---- Workers disagree ---- */
+
+static bool is_contradiction(const trib_coordinator *self, uint32_t rank, uint32_t other_rank)
+{
+    const trib_wait *mine = &self->slots[rank].wait, *its = &self->slots[other_rank].wait;
+    const trib_registry_entry *entry = entry_of(self, rank), *other = entry_of(self, other_rank);
+    return entry != NULL && other != NULL && !entry->bad && !other->bad && entry->group == other->group &&
+           mine->use > 0 && mine->use == its->use && mine->name_length == its->name_length &&
+           memcmp(entry->name, other->name, mine->name_length) == 0 && strcmp(entry->name, other->name) != 0;
+}
+
+static void describe(const trib_registry_entry *entry, const trib_wait *wait, char *text, size_t size)
+{
+    const bool is_sum =
+        trib_collective_is_sum(wait->collective) || wait->collective == TRIB_COLLECTIVE_DEVICE_ALL_REDUCE;
+    char tensor[TRIB_TENSOR_TEXT_SIZE];
+    trib_tensor_describe(tensor, sizeof tensor, entry->dtype, entry->count, entry->dims, entry->shape);
+    snprintf(text, size, "%s of %s", is_sum ? "a sum" : "a broadcast", tensor);
+}
+
+static void refuse_both(trib_coordinator *self, uint32_t rank, uint32_t other_rank)
+{
+    trib_registry_entry *const entries[] = {entry_of(self, rank), entry_of(self, other_rank)};
+    const trib_wait *wait = &self->slots[rank].wait;
+    char one[TRIB_TENSOR_TEXT_SIZE + 16], other[sizeof one], text[TRIB_ERROR_TEXT_SIZE];
+    describe(entries[0], wait, one, sizeof one);
+    describe(entries[1], &self->slots[other_rank].wait, other, sizeof other);
+    snprintf(text, sizeof text,
+             "workers differ in use %u of this name: %s began %s, %s began %s; use a name for the same on all workers, "
+             "in the same order, or take another name",
+             wait->use, trib_roster_name(self->roster, rank), one, trib_roster_name(self->roster, other_rank), other);
+    for (uint32_t i = 0; i < 2; i++) {
+        trib_registry_mark_bad(self, entries[i], TRIB_MISMATCH, text);
+        trib_registry_send_bad(self, entries[i]);
+    }
+}
+
+/* ---- Who waits for whom ---- */
+
+/* Returns the first worker whose declaration the tensor's placement waits for; TRIB_NO_MEMBER: it waits for none. */
+static uint32_t find_undeclared(const trib_coordinator *self, const trib_registry_entry *entry)
+{
+    const uint32_t sharers = trib_registry_sharers(self, entry);
+    for (uint32_t i = 0; i < sharers && entry->layout != TRIB_WHOLE && entry->cut == NULL; i++) {
+        const uint32_t rank = entry->group == NULL ? i : entry->group->ranks->ranks[i];
+        if (entry->tags[rank] == TRIB_TAG_NONE) {
+            return rank;
+        }
+    }
+    return TRIB_NO_MEMBER;
+}
+
+/* An answer without a text says that the worker has not declared the tensor, and waits for nothing that is known. */
+static void answer(const trib_coordinator *self, uint32_t rank, bool is_undeclared)
+{
+    const trib_coordinator_slot *slot = &self->slots[rank], *missing = &self->slots[slot->wait.missing];
+    const trib_registry_entry *entry = entry_of(self, slot->wait.missing);
+    const int64_t age_ns = trib_now(self->core->reactor) - missing->wait.told_ns;
+    const bool has_begun_it = entry == entry_of(self, rank) && missing->wait.round == slot->wait.round;
+    const bool waits = entry != NULL && !has_begun_it && age_ns <= 3 * trib_stall_period_ns(self->worker_count);
+    char text[TRIB_ERROR_TEXT_SIZE] = "", tensor[TRIB_TENSOR_TEXT_SIZE];
+    if (waits) {
+        trib_tensor_describe(tensor, sizeof tensor, entry->dtype, entry->count, entry->dims, entry->shape);
+        snprintf(text, sizeof text, "round %u of tensor \"%.*s\" (%s)", missing->wait.round, NAME_MAX_SHOWN,
+                 entry->name, entry->layout == TRIB_WHOLE ? tensor : trib_dtype_name(entry->dtype));
+    }
+    if (waits || is_undeclared) {
+        const trib_frame frame = {.type = TRIB_FRAME_WAITED_FOR,
+                                  .tensor = slot->wait.tag,
+                                  .round = slot->wait.round,
+                                  .aux = slot->wait.missing,
+                                  .root = waits && missing->wait.missing == rank};
+        trib_link_send_copy(slot->link, frame, text, strlen(text));
+    }
+}
+
+trib_status trib_waits_take(trib_coordinator *self, uint32_t member, const trib_frame *frame, trib_error *error)
+{
+    trib_coordinator_slot *slot = &self->slots[member];
+    const trib_registry_entry *entry = frame->tensor < slot->tensors_capacity ? slot->tensors[frame->tensor] : NULL;
+    const bool is_known = frame->aux == TRIB_NO_MEMBER || frame->aux < self->worker_count;
+    if (entry == NULL || frame->size > strlen(entry->name) || !is_known || frame->collective > TRIB_COLLECTIVE_PAIR) {
+        return trib_error_set(error, TRIB_PROTOCOL, "WAITING for rank %u about the tensor %u, which cannot be",
+                              frame->aux, frame->tensor);
+    }
+    const bool is_undeclared = frame->aux == TRIB_NO_MEMBER;
+    const uint32_t missing = is_undeclared ? find_undeclared(self, entry) : frame->aux;
+    slot->wait = (trib_wait){.is_told = true,
+                             .told_ns = trib_now(self->core->reactor),
+                             .tag = frame->tensor,
+                             .round = frame->round,
+                             .missing = missing,
+                             .use = frame->step,
+                             .name_length = frame->size,
+                             .collective = (trib_collective)frame->collective};
+    if (missing == TRIB_NO_MEMBER || missing == member) { /* its own contribution was on its way */
+        return TRIB_OK;
+    }
+    if (is_contradiction(self, member, missing)) {
+        refuse_both(self, member, missing);
+    } else {
+        answer(self, member, is_undeclared);
+    }
+    return TRIB_OK;
+}
+
+void trib_waits_clear(trib_coordinator *self)
+{
+    for (uint32_t rank = 0; rank < self->worker_count; rank++) {
+        self->slots[rank].wait.is_told = false;
+    }
+}
