@@ -332,7 +332,7 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
     name_place(env);
     const long cpus = sysconf(_SC_NPROCESSORS_ONLN);
     env->cpu_count = cpus > 0 ? (uint32_t)cpus : 0;
-    env->attempts_max = trib_half_open_max();
+    env->half_open_max = trib_half_open_max();
     /* A server sums in host memory; TRIB_DEVICE in an environment that it shares with the workers does not concern
      * it. */
     trib_status loaded =

@@ -89,10 +89,12 @@ typedef struct trib_env {
     void *store;
     /* By reactor: the index of its own listen address, modulo their number. NULL: reactor i has the i-th. */
     const uint8_t *listen_choice;
-    uint32_t cpu_count;    /* CPUs of this machine, for traces; 0: unknown */
-    uint32_t attempts_max; /* members that this process asks for signs of life at a time (membership/probe.h) */
-    uint64_t kernel;       /* identifies this machine's kernel among all machines; 0: unknown */
-    bool placed;           /* the launcher gave this process its place on the machine */
+    uint32_t cpu_count; /* CPUs of this machine, for traces; 0: unknown */
+    /* Connections that are half made at a time: of those that come, and of members that this process asks for signs of
+     * life (membership/probe.h). */
+    uint32_t half_open_max;
+    uint64_t kernel; /* identifies this machine's kernel among all machines; 0: unknown */
+    bool placed;     /* the launcher gave this process its place on the machine */
     /* Operations of device tensors. NULL: the engine has no device. */
     const struct trib_device_ops *device;
     void (*device_thread)(void *memory); /* called on a new thread of the device, to place it on CPUs. May be NULL */

@@ -15,7 +15,6 @@
 #include "engine/link/link_host.h"
 #include "engine/link/link_priority.h"
 #include "engine/link/link_reconnect.h"
-#include "engine/base/half_open.h"
 
 /* The frame that each state waits for. */
 static const struct {
@@ -326,7 +325,7 @@ uint32_t trib_link_handshake_at_once(const struct trib_engine *engine)
  * all members at once. */
 static uint32_t most_unproved(const trib_link_host *host)
 {
-    return trib_half_open_max() / host->engine->core_count + trib_link_handshake_at_once(host->engine);
+    return host->engine->env.half_open_max / host->engine->core_count + trib_link_handshake_at_once(host->engine);
 }
 
 void trib_link_handshake_note_half_open(trib_link *link)

@@ -175,7 +175,7 @@ static bool rests(const trib_probes *self, const trib_probe *probe, int64_t now_
 
 void trib_probes_ask(trib_core *core, trib_probes *self, trib_probes_find find, const void *user)
 {
-    const uint32_t first = self->next, most = core->engine->env.attempts_max;
+    const uint32_t first = self->next, most = core->engine->env.half_open_max;
     const int64_t now_ns = trib_now(core->reactor);
     uint32_t begun = 0, under_way = make_room(core, self);
     self->is_exhausted = false;

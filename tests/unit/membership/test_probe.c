@@ -118,7 +118,7 @@ static void bed_open(bed *self)
     self->engine = calloc(1, sizeof *self->engine);
     assert_non_null(self->engine);
     self->engine->config.peer_timeout_ns = TIMEOUT_NS;
-    self->engine->env.attempts_max = ATTEMPTS;
+    self->engine->env.half_open_max = ATTEMPTS;
     self->reactor.ops = &fake_reactor;
     self->core.engine = self->engine;
     self->core.reactor = &self->reactor;
