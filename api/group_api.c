@@ -132,7 +132,8 @@ trib_status trib_group_create(trib_engine *engine, const trib_group_desc *desc, 
     pthread_mutex_unlock(&engine->mutex);
     if (continues) {
         return trib_error_set(error, TRIB_UNSUPPORTED,
-                              "groups cannot be made where operations go on after a loss (TRIB_SURVIVE=continue)");
+                              "groups cannot be made where operations go on after a loss (TRIB_SURVIVE=continue), with "
+                              "other workers: TRIB_SURVIVE=workers has groups, which are made anew after a loss");
     }
     status = trib_api_check_name("group", desc->name, error);
     if (status == TRIB_OK && (desc->flags != 0 || desc->reserved_32 != 0)) {
