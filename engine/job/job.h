@@ -113,6 +113,7 @@ typedef struct trib_env {
 typedef struct trib_job_reactor {
     trib_reactor *reactor;
     trib_post *roster_post, *ended_post;
+    trib_transport *transport; /* as in its core, which is empty for a moment between two epochs */
 } trib_job_reactor;
 
 /* The kind of host function that runs on a core: the callback of an operation, or one of the engine's own. */
@@ -256,6 +257,7 @@ struct trib_engine {
     struct trib_core *cores;
     trib_job_reactor reactors[TRIB_REACTORS_MAX]; /* the first core_count are in use */
     _Atomic uint32_t member_id;                   /* written on core 0 before the roster is published */
+    _Atomic int32_t rank, worker_count; /* as in `config`, which only core 0 reads without the mutex, in this epoch */
 
     /* Core 0: this member leaves, and the coordinator has announced that or cannot be told. */
     atomic_bool leave_settled;
