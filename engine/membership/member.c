@@ -130,7 +130,7 @@ void trib_member_watch_coordinator(trib_reactor *reactor, trib_timer *timer)
 
 trib_link *trib_member_link(const trib_member *member)
 {
-    const bool is_there = member->joined && !member->leaving && member->link != NULL;
+    const bool is_there = member != NULL && member->joined && !member->leaving && member->link != NULL;
     return is_there && trib_link_is_up(member->link) ? member->link : NULL;
 }
 
