@@ -173,6 +173,23 @@ static bool rests(const trib_probes *self, const trib_probe *probe, int64_t now_
     return probe->heard_ns != 0 && probe->heard_ns >= probe->began_ns && now_ns - probe->began_ns < self->pause_ns;
 }
 
+/* No attempt is free. One more is for the process that has answered last: whether some process lives is known all the
+ * time, however many do not answer. */
+static void ask_last_heard(trib_core *core, trib_probes *self, trib_probes_find find, const void *user)
+{
+    const int64_t now_ns = trib_now(core->reactor);
+    uint32_t last = self->count;
+    for (uint32_t i = 0; i < self->count; i++) {
+        const trib_probe *probe = &self->each[i];
+        const bool has_answered = probe->heard_ns != 0 && probe->silent_since_ns == 0 && probe->link == NULL;
+        last = has_answered && (last == self->count || probe->heard_ns > self->each[last].heard_ns) ? i : last;
+    }
+    const trib_address *address = last < self->count ? find(user, last) : NULL;
+    if (address != NULL && !rests(self, &self->each[last], now_ns)) {
+        (void)trib_probe_ask(core, &self->each[last], address);
+    }
+}
+
 void trib_probes_ask(trib_core *core, trib_probes *self, trib_probes_find find, const void *user)
 {
     const uint32_t first = self->next, most = core->engine->env.half_open_max;
@@ -189,6 +206,9 @@ void trib_probes_ask(trib_core *core, trib_probes *self, trib_probes_find find, 
         self->is_exhausted = probe->link == NULL && under_way >= most;
         if (self->is_exhausted || begun == BEGUN_MAX) {
             self->next = index;
+            if (under_way == most) { /* else one more is under way already */
+                ask_last_heard(core, self, find, user);
+            }
             return;
         }
         under_way -= probe->link != NULL;

@@ -7,7 +7,7 @@
  *
  * Of many processes as many are asked at a time as a listener keeps half-open connections (half_open.h): each attempt
  * holds a descriptor. Where more do not answer, each has a second before it is the next one's turn, whether it stands
- * still or is busy.
+ * still or is busy. One more attempt is for the process that has answered last: it tells whether some live.
  */
 #ifndef TRIB_ENGINE_PROBE_H
 #define TRIB_ENGINE_PROBE_H
