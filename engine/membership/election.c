@@ -75,6 +75,10 @@ void trib_election_fail(trib_election *self, const char *why)
     char text[TRIB_ERROR_TEXT_SIZE], lost[TRIB_ERROR_TEXT_SIZE];
     trib_engine *engine = self->core->engine;
     trib_job_render(engine, &self->cause, lost);
+    why = !self->is_outvoted
+              ? why
+              : "another member was elected, and has decided otherwise which operations succeeded: start "
+                "this process anew, as one that joins (TRIB_RANK=-1)";
     snprintf(text, sizeof text, "%.180s; %.190s", lost, why);
     const trib_cause cause =
         trib_cause_about(TRIB_PEER_LOST, TRIB_CAUSE_NOTE, TRIB_SUBJECT_COORDINATOR, 0, engine->member_id, text);
@@ -243,6 +247,7 @@ static trib_status take_refusal(trib_election *self, const trib_frame *frame, co
     if (status == TRIB_OK) {
         char why[TRIB_ERROR_TEXT_SIZE];
         trib_job_render(self->core->engine, &cause, why);
+        self->is_outvoted = false; /* the refusal says more */
         trib_election_fail(self, why);
     }
     return status;
@@ -282,7 +287,9 @@ static trib_status voter_received(trib_link *link, const trib_frame *frame, cons
             trib_election_formation(self)->moved = true;
             const trib_address address = *address_of(self, self->candidate);
             trib_election_go_on(self, &address);
-        } /* else it has counted this member's vote, which has taken another decision since */
+        } else { /* it has counted this member's vote, which has taken another decision since */
+            self->is_outvoted = true;
+        }
         trib_link_close(link, true, TRIB_CLOSED, "the candidate is elected");
     }
     return status;

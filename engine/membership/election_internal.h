@@ -27,6 +27,7 @@ struct trib_election {
     int64_t began_ns, turn_began_ns; /* when the election, and the candidate's turn, began */
     trib_link *link;                 /* link to the candidate; NULL: none, or this process is the candidate */
     bool asks_to_leave;              /* over that link */
+    bool is_outvoted;                /* a candidate was elected, and has decided what this member cannot share */
     bool has_failed, is_refused;     /* the last attempt to reach the candidate failed; its address refuses */
     int64_t refused_since_ns;        /* 0: the last attempt was not refused */
     trib_vote decided;               /* the candidate's decision, as far as it has arrived */
