@@ -265,6 +265,7 @@ struct trib_engine {
     atomic_uint questions, answers; /* core 0: how often the coordinator was asked for its time, and has answered */
     _Atomic int64_t coordinator_heard_ns; /* time of the coordinator's last PING, on the reactors' clock; 0: none yet */
 
+    uint32_t start;                       /* core 0: drawn when it opens, and never again (membership/election.h) */
     struct trib_coordinator *coordinator; /* NULL: another process coordinates */
     struct trib_member *member;
     struct trib_election *election; /* core 0: the coordinator is lost; NULL: it is there */

@@ -167,50 +167,6 @@ void trib_election_go_on(trib_election *self, const trib_address *coordinator)
     trib_member_redirect(engine, coordinator, was_between);
 }
 
-/* ---- A roster that only some have ---- */
-
-uint32_t trib_election_find_former(const trib_election *self, uint32_t epoch, uint32_t former)
-{
-    const trib_roster *roster = self->roster;
-    uint32_t member = 0;
-    while (member < roster->member_count && roster->members[member].former != former) {
-        member++;
-    }
-    const bool is_there = member < roster->member_count && roster->before != NULL && roster->before->epoch == epoch;
-    return is_there ? member : TRIB_NO_MEMBER;
-}
-
-bool trib_election_pass_on(const trib_election *self, trib_link *link, uint32_t epoch, uint32_t former)
-{
-    const trib_roster *roster = self->roster;
-    const uint32_t member = trib_election_find_former(self, epoch, former);
-    unsigned char *payload = malloc(TRIB_PAYLOAD_MAX);
-    const bool passes = payload != NULL && member != TRIB_NO_MEMBER;
-    if (passes) {
-        trib_writer writer = {.data = payload, .capacity = TRIB_PAYLOAD_MAX};
-        trib_roster_put(&writer, roster);
-        trib_assert(!writer.overflow);
-        trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_ROSTER, .root = member}, payload, writer.size);
-    }
-    free(payload);
-    return passes;
-}
-
-trib_status trib_election_take_roster(trib_election *self, const trib_frame *frame, const void *payload,
-                                      trib_error *error)
-{
-    trib_engine *engine = self->core->engine;
-    const trib_cause cause = self->cause;
-    if (!self->is_open || engine->member->joined) {
-        return TRIB_OK;
-    }
-    const trib_status status = trib_member_take_roster(engine->member, frame, payload, error);
-    if (status == TRIB_NO_MEMORY || (status == TRIB_OK && !trib_election_begin(engine, &cause))) {
-        trib_job_fail(engine, TRIB_NO_MEMORY, "out of memory for the election of another coordinator");
-    }
-    return status;
-}
-
 /* ---- A voter ---- */
 
 static const trib_address *address_of(const trib_election *self, uint32_t member)

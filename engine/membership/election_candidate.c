@@ -339,7 +339,15 @@ static trib_status candidate_received(trib_link *link, const trib_frame *frame, 
                                       trib_error *error)
 {
     (void)in_place;
-    trib_election *self = link->core->ended ? NULL : trib_election_get(link->core->engine);
+    trib_engine *engine = link->core->engine;
+    trib_election *self = link->core->ended ? NULL : trib_election_get(engine);
+    if (!link->core->ended && trib_election_lacks_roster(engine)) {
+        if (frame->type == TRIB_FRAME_ROSTER) {
+            return trib_election_enter(engine, frame, payload, error);
+        }
+        put_off(link);
+        return TRIB_OK;
+    }
     switch (frame->type) {
     case TRIB_FRAME_VOTE:
         return self != NULL ? take_vote(self, link, frame, payload, error) : TRIB_OK;

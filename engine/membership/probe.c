@@ -38,6 +38,9 @@ static void ready(trib_link *link)
         probe->silent_since_ns = probe->refused_since_ns = 0;
         probe->is_dead = false;
         probe->heard_ns = trib_now(link->core->reactor);
+        if (probe->answered != NULL) {
+            probe->answered(link, probe);
+        }
     }
     trib_link_close(link, true, TRIB_CLOSED, "the member lives");
 }
@@ -144,12 +147,14 @@ void trib_probe_end(trib_probe *probe, const char *why)
 
 /* ---- Many processes ---- */
 
-void trib_probes_open(trib_probes *self, uint32_t count, int64_t refused_for_ns, int64_t pause_ns)
+void trib_probes_open(trib_probes *self, uint32_t count, int64_t refused_for_ns, int64_t pause_ns,
+                      void (*answered)(trib_link *link, const trib_probe *probe))
 {
     *self = (trib_probes){.each = calloc(count, sizeof *self->each), .pause_ns = pause_ns};
     self->count = self->each != NULL ? count : 0;
     for (uint32_t i = 0; i < self->count; i++) {
         self->each[i].refused_for_ns = refused_for_ns;
+        self->each[i].answered = answered;
     }
 }
 

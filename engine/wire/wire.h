@@ -12,7 +12,7 @@
 #include "transports/transport.h"
 
 #define TRIB_WIRE_MAGIC 0x42495254u /* "TRIB" */
-#define TRIB_WIRE_VERSION 19u /* version of all that members exchange, including their transports (docs/protocol.md) */
+#define TRIB_WIRE_VERSION 20u /* version of all that members exchange, including their transports (docs/protocol.md) */
 #define TRIB_NO_MEMBER UINT32_MAX
 
 /* X(name, payload_max): payload_max is the largest payload of the frame type, in bytes. */

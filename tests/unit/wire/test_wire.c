@@ -88,7 +88,7 @@ static void test_fixed_offsets(void **state)
 {
     (void)state;
     static const unsigned char want[92] = {
-        0x54, 0x52, 0x49, 0x42, 19,   TRIB_FRAME_PUSH,
+        0x54, 0x52, 0x49, 0x42, 20,   TRIB_FRAME_PUSH,
         0,    0,    0x00, 0x00, 0x10, 0x00, /* flags, payload_size */
         0x04, 0x03, 0x02, 0x01, 0x14, 0x13,
         0x12, 0x11, 0xe4, 0xe3, 0xe2, 0xe1, /* sender, epoch, step */
@@ -175,7 +175,7 @@ static void test_wrong_fields_are_named(void **state)
     memcpy(bad, good, sizeof bad);
     bad[4] = TRIB_WIRE_VERSION + 1;
     header_seal(bad);
-    assert_refused(bad, "protocol version 20, this side speaks 19");
+    assert_refused(bad, "protocol version 21, this side speaks 20");
     assert_true(trib_frame_is_foreign(bad));
 
     const unsigned types[] = {TRIB_FRAME_NONE, TRIB_FRAME_COUNT, 255};
