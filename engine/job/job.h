@@ -257,7 +257,8 @@ struct trib_engine {
     struct trib_core *cores;
     trib_job_reactor reactors[TRIB_REACTORS_MAX]; /* the first core_count are in use */
     _Atomic uint32_t member_id;                   /* written on core 0 before the roster is published */
-    _Atomic int32_t rank, worker_count; /* as in `config`, which only core 0 reads without the mutex, in this epoch */
+    /* As in `config`, which only core 0 reads without the mutex: in this epoch. */
+    _Atomic int32_t rank, worker_count, server_count;
 
     /* Core 0: this member leaves, and the coordinator has announced that or cannot be told. */
     atomic_bool leave_settled;

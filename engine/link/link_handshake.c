@@ -313,7 +313,7 @@ bool trib_link_handshake_may_send(const trib_link *link)
 
 uint32_t trib_link_handshake_at_once(const struct trib_engine *engine)
 {
-    const uint32_t members = (uint32_t)(engine->config.worker_count + engine->config.server_count);
+    const uint32_t members = (uint32_t)(atomic_load(&engine->worker_count) + atomic_load(&engine->server_count));
     uint32_t networks = 1;
     for (const char *at = engine->listen_host; at != NULL && (at = strchr(at, ',')) != NULL; at++) {
         networks += networks <= TRIB_SUBFLOWS_MAX;

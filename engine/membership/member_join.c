@@ -236,7 +236,7 @@ static void take_place(trib_engine *engine, const trib_roster *roster, uint32_t 
         engine->rank = engine->config.rank = (int32_t)roster->members[member].rank;
     }
     engine->worker_count = engine->config.worker_count = (int32_t)roster->worker_count;
-    engine->config.server_count = (int32_t)roster->server_count;
+    engine->server_count = engine->config.server_count = (int32_t)roster->server_count;
     trib_tensors_renumber(engine);
 }
 
