@@ -91,7 +91,7 @@ typedef struct trib_env {
     const uint8_t *listen_choice;
     uint32_t cpu_count; /* CPUs of this machine, for traces; 0: unknown */
     /* Connections that are half made at a time: of those that come, and of members that this process asks for signs of
-     * life (membership/probe.h). */
+     * life (membership/probe.h). 0: as the process's limits say then. */
     uint32_t half_open_max;
     uint64_t kernel; /* identifies this machine's kernel among all machines; 0: unknown */
     bool placed;     /* the launcher gave this process its place on the machine */

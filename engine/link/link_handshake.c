@@ -15,6 +15,7 @@
 #include "engine/link/link_host.h"
 #include "engine/link/link_priority.h"
 #include "engine/link/link_reconnect.h"
+#include "engine/base/half_open.h"
 
 /* The frame that each state waits for. */
 static const struct {
@@ -325,7 +326,8 @@ uint32_t trib_link_handshake_at_once(const struct trib_engine *engine)
  * all members at once. */
 static uint32_t most_unproved(const trib_link_host *host)
 {
-    return host->engine->env.half_open_max / host->engine->core_count + trib_link_handshake_at_once(host->engine);
+    const struct trib_engine *engine = host->engine;
+    return trib_half_open_most(engine->env.half_open_max) / engine->core_count + trib_link_handshake_at_once(engine);
 }
 
 void trib_link_handshake_note_half_open(trib_link *link)

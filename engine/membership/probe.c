@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "engine/base/half_open.h"
 #include "engine/link/link_reconnect.h"
 #include "engine/membership/election.h"
 
@@ -197,7 +198,7 @@ static void ask_last_heard(trib_core *core, trib_probes *self, trib_probes_find 
 
 void trib_probes_ask(trib_core *core, trib_probes *self, trib_probes_find find, const void *user)
 {
-    const uint32_t first = self->next, most = core->engine->env.half_open_max;
+    const uint32_t first = self->next, most = trib_half_open_most(core->engine->env.half_open_max);
     const int64_t now_ns = trib_now(core->reactor);
     uint32_t begun = 0, under_way = make_room(core, self);
     self->is_exhausted = false;
