@@ -315,7 +315,7 @@ static void another_version(void **state)
     assert_true(raw_peer_greet_foreign(self.host.address, TRIB_WIRE_VERSION - 1, answer));
     assert_int_equal(trib_frame_decode(answer, &frame, &error), TRIB_OK);
     assert_int_equal(frame.type, TRIB_FRAME_BYE);
-    await_line(&self, "protocol version 18, this side speaks 19: install the same release");
+    await_line(&self, "protocol version 19, this side speaks 20: install the same release");
     bed_close(&self);
 }
 
@@ -343,7 +343,7 @@ static void a_coordinator_of_another_version(void **state)
     raw_peer_answer_foreign(listener, TRIB_WIRE_VERSION + 1);
     assert_int_equal(trib_engine_wait_ready(engine, -1, &error), TRIB_PROTOCOL);
     assert_says(error.text, "could not join at 127.0.0.1:");
-    assert_says(error.text, "protocol version 20, this side speaks 19: install the same release");
+    assert_says(error.text, "protocol version 21, this side speaks 20: install the same release");
     assert_int_equal(trib_engine_destroy(engine), TRIB_OK);
     close(listener);
 }
