@@ -363,7 +363,7 @@ int trib_engine_get_fd(const trib_engine *engine)
 
 static bool poll_attached(trib_engine *engine)
 {
-    trib_reactor *reactor = engine->cores[0].reactor;
+    trib_reactor *reactor = engine->reactors[0].reactor;
     return engine->env.poll != NULL && !trib_callbacks_run_here(engine) && engine->env.on_thread(reactor) &&
            engine->env.poll(reactor);
 }
@@ -417,11 +417,12 @@ trib_status trib_engine_waiting(trib_engine *engine, trib_waiting *entries, size
     return status != TRIB_OK ? status : trib_report_engine(engine, INT64_C(1000000000), entries, capacity, count_out);
 }
 
-static void add_core(trib_stats *stats, trib_core *core)
+static void add_core(trib_stats *stats, const trib_engine *engine, uint32_t index)
 {
-    const trib_core_stats *mine = &core->stats;
+    const trib_core_stats *mine = &engine->cores[index].stats;
+    trib_transport *at = engine->reactors[index].transport;
     trib_transport_stats transport = {.system_calls = 0};
-    core->host.transport->ops->stats(core->host.transport, &transport);
+    at->ops->stats(at, &transport);
     stats->connections += (uint32_t)trib_counter_get(&mine->connections);
     stats->bytes_pushed += trib_counter_get(&mine->bytes_pushed);
     stats->bytes_pulled += trib_counter_get(&mine->bytes_pulled);
@@ -446,7 +447,7 @@ trib_status trib_engine_get_stats(trib_engine *engine, trib_stats *stats)
     }
     *stats = (trib_stats){.struct_size = sizeof *stats};
     for (uint32_t i = 0; i < engine->core_count; i++) {
-        add_core(stats, &engine->cores[i]);
+        add_core(stats, engine, i);
     }
     stats->ops_completed = atomic_load(&engine->ops_completed);
     stats->ops_failed = atomic_load(&engine->ops_failed);

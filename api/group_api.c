@@ -80,21 +80,22 @@ static trib_status check_reserved(const trib_group_desc *desc, trib_error *error
     return TRIB_OK;
 }
 
-static trib_status check_ranks(const trib_engine *engine, const trib_group_desc *desc, trib_error *error)
+/* now: of the epoch in which the ranks are checked. */
+static trib_status check_ranks(const trib_config *now, const trib_group_desc *desc, trib_error *error)
 {
     bool has_me = false;
     if (desc->ranks == NULL && desc->rank_count > 0) {
         return trib_error_set(error, TRIB_INVALID, "group \"%s\": ranks is NULL, and rank_count %u", desc->name,
                               desc->rank_count);
     }
-    if (desc->rank_count == 0 || desc->rank_count > (uint32_t)engine->config.worker_count) {
+    if (desc->rank_count == 0 || desc->rank_count > (uint32_t)now->worker_count) {
         return trib_error_set(error, TRIB_INVALID, "group \"%s\": %u ranks, of 1 to %d", desc->name, desc->rank_count,
-                              engine->config.worker_count);
+                              now->worker_count);
     }
     for (uint32_t i = 0; i < desc->rank_count; i++) {
-        if (desc->ranks[i] < 0 || desc->ranks[i] >= engine->config.worker_count) {
+        if (desc->ranks[i] < 0 || desc->ranks[i] >= now->worker_count) {
             return trib_error_set(error, TRIB_INVALID, "group \"%s\": %d is not a rank below %d", desc->name,
-                                  desc->ranks[i], engine->config.worker_count);
+                                  desc->ranks[i], now->worker_count);
         }
         for (uint32_t j = 0; j < i; j++) {
             if (desc->ranks[j] == desc->ranks[i]) {
@@ -102,11 +103,11 @@ static trib_status check_ranks(const trib_engine *engine, const trib_group_desc 
                                       desc->ranks[i]);
             }
         }
-        has_me = has_me || desc->ranks[i] == engine->config.rank;
+        has_me = has_me || desc->ranks[i] == now->rank;
     }
     return has_me ? TRIB_OK
                   : trib_error_set(error, TRIB_INVALID, "group \"%s\": this worker, rank %d, is none of its members",
-                                   desc->name, engine->config.rank);
+                                   desc->name, now->rank);
 }
 
 trib_status trib_group_create(trib_engine *engine, const trib_group_desc *desc, trib_group **group_out,
@@ -131,11 +132,13 @@ trib_status trib_group_create(trib_engine *engine, const trib_group_desc *desc, 
     pthread_mutex_lock(&engine->mutex);
     const trib_roster *roster = engine->roster;
     const uint32_t epoch = roster != NULL ? roster->epoch : 0;
+    const trib_config now = engine->config; /* a change of the membership writes rank and count */
     const bool continues = roster != NULL ? roster->continues : engine->config.survive == TRIB_SURVIVE_CONTINUE;
     pthread_mutex_unlock(&engine->mutex);
     if (continues) {
         return trib_error_set(error, TRIB_UNSUPPORTED,
-                              "groups cannot be made where operations go on after a loss (TRIB_SURVIVE=continue)");
+                              "groups cannot be made where operations go on after a loss (TRIB_SURVIVE=continue), with "
+                              "other workers: TRIB_SURVIVE=workers has groups, which are made anew after a loss");
     }
     status = trib_api_check_name("group", desc->name, error);
     if (status == TRIB_OK && (desc->flags != 0 || desc->reserved_32 != 0)) {
@@ -148,7 +151,7 @@ trib_status trib_group_create(trib_engine *engine, const trib_group_desc *desc, 
         status = trib_error_set(error, TRIB_STATE, "only workers make groups");
     }
     if (status == TRIB_OK) {
-        status = check_ranks(engine, desc, error);
+        status = check_ranks(&now, desc, error);
     }
     uintptr_t handle = 0;
     status = status == TRIB_OK ? trib_rank_group_find_or_add(engine, desc, epoch, &handle, error) : status;

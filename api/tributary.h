@@ -584,8 +584,8 @@ TRIB_API void trib_group_desc_init(trib_group_desc *desc, size_t struct_size);
  * (no worker), TRIB_BUSY (this worker has as many groups as a job can have, 1023, with those that have not ended
  * everywhere since their release), TRIB_NO_MEMORY, TRIB_CLOSED. A group lives until trib_group_release or the engine's
  * end. With TRIB_SURVIVE=workers a group and its tensors end with the epoch: calls that use them then fail with
- * TRIB_EPOCH_CHANGED, and the name may be used for other ranks (TRIB_EPOCH_CHANGED between two epochs).
- * TRIB_ANY_THREAD. */
+ * TRIB_EPOCH_CHANGED, and the name may be used for other ranks (TRIB_EPOCH_CHANGED between two epochs). With
+ * TRIB_SURVIVE=continue TRIB_UNSUPPORTED. TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_group_create(trib_engine *engine, const trib_group_desc *desc,
                                                     trib_group **group_out, trib_error *error);
 /* Ends a group, and with it this worker's tensors in it: all these handles are refused from now on, and the group's

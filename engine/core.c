@@ -41,7 +41,7 @@ static void incoming_ready(trib_link *link)
     const bool is_control = link->purpose == TRIB_PURPOSE_CONTROL && core->reactor->index == 0;
     if (is_control && core->engine->coordinator != NULL) {
         trib_coordinator_adopt(link);
-    } else if (is_control && atomic_load(&core->engine->shrinks)) {
+    } else if (is_control && (atomic_load(&core->engine->shrinks) || trib_election_lacks_roster(core->engine))) {
         trib_election_adopt(link);
     } else if (link->purpose == TRIB_PURPOSE_GROUP && core->engine->device != NULL && core->reactor->index == 0 &&
                core->engine->config.local_size > 1 && !atomic_load(&core->engine->shrinks)) {

@@ -83,6 +83,9 @@ static trib_status copy_config(trib_engine *engine, const trib_config *config, t
                               trib_status_text(status), TRIB_TOKEN_LONG);
     }
     engine->member_id = config->roles & TRIB_ROLE_WORKER ? (uint32_t)config->rank : TRIB_NO_MEMBER;
+    engine->rank = config->rank;
+    engine->worker_count = config->worker_count;
+    engine->server_count = config->server_count;
     engine->formation.coordinates =
         (config->roles & TRIB_ROLE_COORDINATOR) ||
         ((config->roles & TRIB_ROLE_WORKER) && engine->member_id == 0 && !config->external_coordinator);
@@ -107,8 +110,9 @@ static trib_status open_cores(trib_engine *engine, trib_error *error)
                                   trib_log_status_reason(status, errno, why));
         }
         trib_core *core = &engine->cores[i];
-        engine->reactors[i] = (trib_job_reactor){reactor, &core->roster_post, &core->ended_post};
+        engine->reactors[i] = (trib_job_reactor){reactor, &core->roster_post, &core->ended_post, NULL};
         status = trib_core_open(core, engine, reactor, error);
+        engine->reactors[i].transport = core->host.transport;
         if (status != TRIB_OK) {
             return status;
         }

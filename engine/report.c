@@ -144,7 +144,7 @@ trib_status trib_report_engine(trib_engine *engine, int64_t timeout_ns, trib_wai
     for (uint32_t i = 0; i < cores; i++) {
         self->asks[i].question = self;
         self->asks[i].post.run = answer;
-        trib_reactor_post(engine->cores[i].reactor, &self->asks[i].post);
+        trib_reactor_post(engine->reactors[i].reactor, &self->asks[i].post);
     }
     pthread_mutex_lock(&engine->mutex);
     trib_status status = wait_answers(self, timeout_ns);

@@ -19,7 +19,6 @@
 #include "stages/plans.h"
 #include "transports/registry.h"
 #include "engine/base/descriptor.h"
-#include "engine/base/half_open.h"
 
 #define PAGE 4096u
 #define GPU_BUSY_POLL_NS                                                                                               \
@@ -333,7 +332,6 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
     name_place(env);
     const long cpus = sysconf(_SC_NPROCESSORS_ONLN);
     env->cpu_count = cpus > 0 ? (uint32_t)cpus : 0;
-    env->attempts_max = trib_half_open_max();
     /* A server sums in host memory; TRIB_DEVICE in an environment that it shares with the workers does not concern
      * it. */
     trib_status loaded =

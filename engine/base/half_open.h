@@ -25,4 +25,10 @@ static inline uint32_t trib_half_open_max(void)
     return part < TRIB_HALF_OPEN_MIN ? TRIB_HALF_OPEN_MIN : part;
 }
 
+/* Returns the number that the environment gives, or that of the process's limits, which may change, if it is 0. */
+static inline uint32_t trib_half_open_most(uint32_t given)
+{
+    return given != 0 ? given : trib_half_open_max();
+}
+
 #endif

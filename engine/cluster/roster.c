@@ -77,6 +77,7 @@ void trib_member_info_put(trib_writer *writer, const trib_member_info *info)
     trib_put_u64(writer, info->bandwidth);
     trib_put_u64(writer, info->kernel);
     trib_put_u64(writer, info->gpu);
+    trib_put_u32(writer, info->start);
     trib_put_u32(writer, info->rank);
     trib_put_text(writer, info->name);
     for (uint32_t i = 0; i < info->reactors; i++) {
@@ -96,6 +97,7 @@ trib_status trib_member_info_get(trib_reader *reader, trib_member_info *info_out
     info.bandwidth = trib_get_u64(reader);
     info.kernel = trib_get_u64(reader);
     info.gpu = trib_get_u64(reader);
+    info.start = trib_get_u32(reader);
     info.rank = trib_get_u32(reader);
     trib_get_text(reader, info.name, sizeof info.name);
     if (reader->failed || share > STANDS_BY || flags > (SUMS | STANDS_BY | PLACED | SUBFLOWS) || info.reactors == 0 ||

@@ -25,6 +25,7 @@ typedef struct trib_member_info {
     uint64_t bandwidth;
     uint64_t kernel;                 /* id of the kernel it runs on, the same in containers; 0: unknown */
     uint64_t gpu;                    /* place of its GPU on that machine (trib_gpu_number); 0: none, or unknown */
+    uint32_t start;                  /* a random number that tells this start of the process from others */
     uint32_t former;                 /* in a roster: its id in the epoch before; TRIB_NO_MEMBER: it had none */
     uint32_t rank;                   /* of a worker, as its program knows it; in JOIN TRIB_NO_MEMBER: it has none yet */
     char name[TRIB_MEMBER_NAME_MAX]; /* "rank 3 (host:pid)", "server 1 (host:pid)" */

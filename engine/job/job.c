@@ -246,7 +246,7 @@ static trib_cause_reader reader_of(const trib_engine *engine, uint32_t member)
 {
     return (trib_cause_reader){.roster = engine->roster,
                                .member = member,
-                               .worker_count = (uint32_t)engine->config.worker_count,
+                               .worker_count = (uint32_t)atomic_load(&engine->worker_count),
                                .coordinator_address = engine->coordinator_address};
 }
 

@@ -89,11 +89,13 @@ typedef struct trib_env {
     void *store;
     /* By reactor: the index of its own listen address, modulo their number. NULL: reactor i has the i-th. */
     const uint8_t *listen_choice;
-    uint32_t cpu_count;    /* CPUs of this machine, for traces; 0: unknown */
-    uint32_t attempts_max; /* members that this process asks for signs of life at a time (membership/probe.h) */
-    uint64_t kernel;       /* identifies this machine's kernel among all machines; 0: unknown */
-    uint64_t gpu;          /* place of this process's GPU (trib_gpu_number); 0: none, or unknown */
-    bool placed;           /* the launcher gave this process its place on the machine */
+    uint32_t cpu_count; /* CPUs of this machine, for traces; 0: unknown */
+    /* Connections that are half made at a time: of those that come, and of members that this process asks for signs of
+     * life (membership/probe.h). 0: as the process's limits say then. */
+    uint32_t half_open_max;
+    uint64_t kernel; /* identifies this machine's kernel among all machines; 0: unknown */
+    uint64_t gpu;    /* place of this process's GPU (trib_gpu_number); 0: none, or unknown */
+    bool placed;     /* the launcher gave this process its place on the machine */
     /* Operations of device tensors. NULL: the engine has no device. */
     const struct trib_device_ops *device;
     void (*device_thread)(void *memory); /* called on a new thread of the device, to place it on CPUs. May be NULL */
@@ -112,6 +114,7 @@ typedef struct trib_env {
 typedef struct trib_job_reactor {
     trib_reactor *reactor;
     trib_post *roster_post, *ended_post;
+    trib_transport *transport; /* as in its core, which is empty for a moment between two epochs */
 } trib_job_reactor;
 
 /* The kind of host function that runs on a core: the callback of an operation, or one of the engine's own. */
@@ -270,6 +273,8 @@ struct trib_engine {
     struct trib_core *cores;
     trib_job_reactor reactors[TRIB_REACTORS_MAX]; /* the first core_count are in use */
     _Atomic uint32_t member_id;                   /* written on core 0 before the roster is published */
+    /* As in `config`, which only core 0 reads without the mutex: in this epoch. */
+    _Atomic int32_t rank, worker_count, server_count;
 
     /* Core 0: this member leaves, and the coordinator has announced that or cannot be told. */
     atomic_bool leave_settled;
@@ -277,6 +282,7 @@ struct trib_engine {
     atomic_uint questions, answers; /* core 0: how often the coordinator was asked for its time, and has answered */
     _Atomic int64_t coordinator_heard_ns; /* time of the coordinator's last PING, on the reactors' clock; 0: none yet */
 
+    uint32_t start;                       /* core 0: drawn when it opens, and never again (membership/election.h) */
     struct trib_coordinator *coordinator; /* NULL: another process coordinates */
     struct trib_member *member;
     struct trib_election *election; /* core 0: the coordinator is lost; NULL: it is there */

@@ -314,7 +314,7 @@ bool trib_link_handshake_may_send(const trib_link *link)
 
 uint32_t trib_link_handshake_at_once(const struct trib_engine *engine)
 {
-    const uint32_t members = (uint32_t)(engine->config.worker_count + engine->config.server_count);
+    const uint32_t members = (uint32_t)(atomic_load(&engine->worker_count) + atomic_load(&engine->server_count));
     uint32_t networks = 1;
     for (const char *at = engine->listen_host; at != NULL && (at = strchr(at, ',')) != NULL; at++) {
         networks += networks <= TRIB_SUBFLOWS_MAX;
@@ -326,7 +326,8 @@ uint32_t trib_link_handshake_at_once(const struct trib_engine *engine)
  * all members at once. */
 static uint32_t most_unproved(const trib_link_host *host)
 {
-    return trib_half_open_max() / host->engine->core_count + trib_link_handshake_at_once(host->engine);
+    const struct trib_engine *engine = host->engine;
+    return trib_half_open_most(engine->env.half_open_max) / engine->core_count + trib_link_handshake_at_once(engine);
 }
 
 void trib_link_handshake_note_half_open(trib_link *link)

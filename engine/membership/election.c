@@ -75,6 +75,10 @@ void trib_election_fail(trib_election *self, const char *why)
     char text[TRIB_ERROR_TEXT_SIZE], lost[TRIB_ERROR_TEXT_SIZE];
     trib_engine *engine = self->core->engine;
     trib_job_render(engine, &self->cause, lost);
+    why = !self->is_outvoted
+              ? why
+              : "another member was elected, and has decided otherwise which operations succeeded: start "
+                "this process anew, as one that joins (TRIB_RANK=-1)";
     snprintf(text, sizeof text, "%.180s; %.190s", lost, why);
     const trib_cause cause =
         trib_cause_about(TRIB_PEER_LOST, TRIB_CAUSE_NOTE, TRIB_SUBJECT_COORDINATOR, 0, engine->member_id, text);
@@ -163,50 +167,6 @@ void trib_election_go_on(trib_election *self, const trib_address *coordinator)
     trib_member_redirect(engine, coordinator, was_between);
 }
 
-/* ---- A roster that only some have ---- */
-
-uint32_t trib_election_find_former(const trib_election *self, uint32_t epoch, uint32_t former)
-{
-    const trib_roster *roster = self->roster;
-    uint32_t member = 0;
-    while (member < roster->member_count && roster->members[member].former != former) {
-        member++;
-    }
-    const bool is_there = member < roster->member_count && roster->before != NULL && roster->before->epoch == epoch;
-    return is_there ? member : TRIB_NO_MEMBER;
-}
-
-bool trib_election_pass_on(const trib_election *self, trib_link *link, uint32_t epoch, uint32_t former)
-{
-    const trib_roster *roster = self->roster;
-    const uint32_t member = trib_election_find_former(self, epoch, former);
-    unsigned char *payload = malloc(TRIB_PAYLOAD_MAX);
-    const bool passes = payload != NULL && member != TRIB_NO_MEMBER;
-    if (passes) {
-        trib_writer writer = {.data = payload, .capacity = TRIB_PAYLOAD_MAX};
-        trib_roster_put(&writer, roster);
-        trib_assert(!writer.overflow);
-        trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_ROSTER, .root = member}, payload, writer.size);
-    }
-    free(payload);
-    return passes;
-}
-
-trib_status trib_election_take_roster(trib_election *self, const trib_frame *frame, const void *payload,
-                                      trib_error *error)
-{
-    trib_engine *engine = self->core->engine;
-    const trib_cause cause = self->cause;
-    if (!self->is_open || engine->member->joined) {
-        return TRIB_OK;
-    }
-    const trib_status status = trib_member_take_roster(engine->member, frame, payload, error);
-    if (status == TRIB_NO_MEMORY || (status == TRIB_OK && !trib_election_begin(engine, &cause))) {
-        trib_job_fail(engine, TRIB_NO_MEMORY, "out of memory for the election of another coordinator");
-    }
-    return status;
-}
-
 /* ---- A voter ---- */
 
 static const trib_address *address_of(const trib_election *self, uint32_t member)
@@ -243,6 +203,7 @@ static trib_status take_refusal(trib_election *self, const trib_frame *frame, co
     if (status == TRIB_OK) {
         char why[TRIB_ERROR_TEXT_SIZE];
         trib_job_render(self->core->engine, &cause, why);
+        self->is_outvoted = false; /* the refusal says more */
         trib_election_fail(self, why);
     }
     return status;
@@ -282,7 +243,9 @@ static trib_status voter_received(trib_link *link, const trib_frame *frame, cons
             trib_election_formation(self)->moved = true;
             const trib_address address = *address_of(self, self->candidate);
             trib_election_go_on(self, &address);
-        } /* else it has counted this member's vote, which has taken another decision since */
+        } else { /* it has counted this member's vote, which has taken another decision since */
+            self->is_outvoted = true;
+        }
         trib_link_close(link, true, TRIB_CLOSED, "the candidate is elected");
     }
     return status;

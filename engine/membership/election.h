@@ -25,6 +25,11 @@
  * A coordinator that dies while it sends a roster leaves members with it and members without. Those without get it from
  * the candidate, or the candidate from its first voter, and the election is one in that epoch.
  *
+ * A process that joins has a vote in the epoch of the first roster that it is in, but not before it has that roster. If
+ * the coordinator dies meanwhile, others that have it pass it on. They send it to the start of the process that the
+ * coordinator let in, and to no later one at its address. Else one member could vote as that process, which has gone on
+ * with the coordinator, and again as its successor, which knows nothing of that.
+ *
  * All functions are called on core 0.
  */
 #ifndef TRIB_ENGINE_ELECTION_H
@@ -55,6 +60,8 @@ typedef struct trib_election trib_election;
 bool trib_election_begin(trib_engine *engine, const trib_cause *cause);
 /* The coordinator has been silent for a part of the peer timeout. */
 void trib_election_doubt(trib_engine *engine);
+/* True if this process waits to join, so that it may be in a roster that has not reached it. */
+bool trib_election_lacks_roster(const trib_engine *engine);
 /* True if an election is open in this process. */
 bool trib_election_is_open(const trib_engine *engine);
 /* Takes over an accepted control link that has proved the token, in a process without a coordinator. */

@@ -89,15 +89,17 @@ static void win(trib_election *self, const trib_vote *decided, const bool *elect
     }
 }
 
-/* Returns true if the votes are a majority. */
+/* Returns true if the votes are a majority. A server that may go votes, too, until it hears of that. Its vote does not
+ * count: the coordinator, which may live, has let it go, and counts without it. All workers know of that by then. */
 static bool count(const trib_election *self, const trib_tally *tally)
 {
     const trib_roster *roster = self->roster;
     trib_majority majority = {.knows_roster = tally->knows_roster, .before = roster->electors_before};
     for (uint32_t i = 0; i < roster->member_count; i++) {
-        majority.electors += trib_election_counts(self, i);
-        majority.votes += tally->elects[i];
-        majority.former += tally->elects[i] && !trib_ballot_is_newcomer(roster->worker_count, roster->newcomers, i) &&
+        const bool is_elector = trib_election_counts(self, i), votes = is_elector && tally->elects[i];
+        majority.electors += is_elector;
+        majority.votes += votes;
+        majority.former += votes && !trib_ballot_is_newcomer(roster->worker_count, roster->newcomers, i) &&
                            !trib_ballot_is_newcomer(roster->member_count, roster->new_servers, i);
     }
     return trib_ballot_is_majority(&majority, false);
@@ -337,7 +339,15 @@ static trib_status candidate_received(trib_link *link, const trib_frame *frame, 
                                       trib_error *error)
 {
     (void)in_place;
-    trib_election *self = link->core->ended ? NULL : trib_election_get(link->core->engine);
+    trib_engine *engine = link->core->engine;
+    trib_election *self = link->core->ended ? NULL : trib_election_get(engine);
+    if (!link->core->ended && trib_election_lacks_roster(engine)) {
+        if (frame->type == TRIB_FRAME_ROSTER) {
+            return trib_election_enter(engine, frame, payload, error);
+        }
+        put_off(link);
+        return TRIB_OK;
+    }
     switch (frame->type) {
     case TRIB_FRAME_VOTE:
         return self != NULL ? take_vote(self, link, frame, payload, error) : TRIB_OK;

@@ -27,6 +27,7 @@ struct trib_election {
     int64_t began_ns, turn_began_ns; /* when the election, and the candidate's turn, began */
     trib_link *link;                 /* link to the candidate; NULL: none, or this process is the candidate */
     bool asks_to_leave;              /* over that link */
+    bool is_outvoted;                /* a candidate was elected, and has decided what this member cannot share */
     bool has_failed, is_refused;     /* the last attempt to reach the candidate failed; its address refuses */
     int64_t refused_since_ns;        /* 0: the last attempt was not refused */
     trib_vote decided;               /* the candidate's decision, as far as it has arrived */
@@ -68,10 +69,18 @@ void trib_election_vote(const trib_election *self, trib_link *link, uint32_t bal
 void trib_election_release(trib_election *self);
 /* The job goes on in this process, with that coordinator. Ends the election. */
 void trib_election_go_on(trib_election *self, const trib_address *coordinator);
+
+/* ---- election_roster.c ---- */
 /* Returns the id in this roster of that member of the epoch before, or TRIB_NO_MEMBER. */
 uint32_t trib_election_find_former(const trib_election *self, uint32_t epoch, uint32_t former);
 /* Passes the roster on to that member of the epoch before. Returns false if it has no place in it. */
 bool trib_election_pass_on(const trib_election *self, trib_link *link, uint32_t epoch, uint32_t former);
+/* Passes the roster on to that member if it is new in it, and may lack it. */
+void trib_election_let_in(const trib_election *self, trib_link *link, uint32_t member);
+/* A process that lacks a roster takes the first one that it is in from another member, and takes part in its election.
+ * It does not while it hears the coordinator. */
+TRIB_CHECKED trib_status trib_election_enter(trib_engine *engine, const trib_frame *frame, const void *payload,
+                                             trib_error *error);
 /* Takes a roster that the coordinator has sent and that did not reach this member before. The election is one among the
  * members of that roster from now on. */
 TRIB_CHECKED trib_status trib_election_take_roster(trib_election *self, const trib_frame *frame, const void *payload,

@@ -46,12 +46,19 @@ static const trib_address *find_asked(const void *user, uint32_t member)
     return is_due && has_to_ask(self, member) ? &self->roster->members[member].addresses[0] : NULL;
 }
 
+/* The member lives. It has no vote yet if it has joined just now, and the roster has not reached it. */
+static void note_answer(trib_link *link, const trib_probe *probe)
+{
+    const trib_election *self = link->core->engine->election;
+    trib_election_let_in(self, link, (uint32_t)(probe - self->probes.each));
+}
+
 void trib_election_ask_members(trib_election *self, bool was_stopped)
 {
     const int64_t now_ns = trib_now(self->core->reactor);
     if (self->probes.each == NULL) {
         trib_probes_open(&self->probes, self->roster->member_count, TRIB_ELECTION_REFUSED_NS,
-                         trib_heartbeat_period_ns(self->roster->peer_timeout_ns));
+                         trib_heartbeat_period_ns(self->roster->peer_timeout_ns), note_answer);
     }
     trib_probes_ask(self->core, &self->probes, find_asked, self);
     if (self->probes.each == NULL || !hears_some(self, now_ns)) {

@@ -306,9 +306,22 @@ static uint32_t count_joined(const trib_coordinator *self, uint32_t first, uint3
     return count;
 }
 
-static uint32_t count_former(const trib_coordinator *self)
+/* True if that member of the last epoch is there, and was to stay: one that was let go has no vote. */
+static bool has_vote(const trib_coordinator *self, uint32_t place)
 {
-    return count_joined(self, 0, trib_coordinator_slots(self), false);
+    const bool *gone =
+        formation_of(self)->gone; /* NULL: this process is no member, and awaits nobody that was let go */
+    return self->slots[place].joined && !is_new_place(self, place) &&
+           (gone == NULL || !gone[trib_formation_former_id(self, place)]);
+}
+
+static uint32_t count_votes(const trib_coordinator *self)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
+        count += has_vote(self, i);
+    }
+    return count;
 }
 
 uint32_t trib_formation_former_id(const trib_coordinator *self, uint32_t place)
@@ -324,12 +337,12 @@ static bool has_majority(const trib_coordinator *self)
 {
     const trib_formation *formation = formation_of(self);
     const uint32_t servers_end = formation->first_new_server; /* of the former ones */
-    trib_majority majority = {.votes = count_former(self),
+    trib_majority majority = {.votes = count_votes(self),
                               .electors = formation->electors,
                               .before = formation->electors_before,
                               .knows_roster = formation->is_known};
     for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
-        majority.former += self->slots[i].joined && !is_new_place(self, i) &&
+        majority.former += has_vote(self, i) &&
                            !trib_ballot_is_newcomer(formation->first_joiner, formation->newcomers, i) &&
                            !trib_ballot_is_newcomer(servers_end, formation->new_servers, i);
     }
@@ -343,7 +356,7 @@ static void end_as_minority(trib_coordinator *self)
     snprintf(text, sizeof text,
              "%.200s; %u of the last epoch's %u members are here, which is no majority, so others may go on: start the "
              "job again",
-             formation->lost_text, count_former(self), formation->electors);
+             formation->lost_text, count_votes(self), formation->electors);
     const trib_cause cause = trib_cause_note(TRIB_PEER_LOST, TRIB_NO_MEMBER, text);
     trib_coordinator_end_job(self, &cause);
 }

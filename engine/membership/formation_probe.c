@@ -108,7 +108,7 @@ void trib_formation_probe_begin(trib_coordinator *self)
     const int64_t refused_for_ns = is_member ? TRIB_ELECTION_REFUSED_NS : TRIB_ELECTION_REOPEN_NS;
     if (last_roster(self) != NULL) {
         trib_probes_open(&self->probes, trib_coordinator_slots(self), refused_for_ns,
-                         trib_heartbeat_period_ns(self->core->engine->config.peer_timeout_ns));
+                         trib_heartbeat_period_ns(self->core->engine->config.peer_timeout_ns), NULL);
     }
     trib_formation_await_absent(self);
     self->probing.fired = probe_all;

@@ -25,7 +25,7 @@
 
 /* ---- The way to the coordinator ---- */
 
-static void coordinator_lost(trib_member *member, const trib_cause *cause)
+void trib_member_lose_coordinator(trib_member *member, const trib_cause *cause)
 {
     trib_engine *engine = member->core->engine;
     if (!trib_election_begin(engine, cause)) {
@@ -116,7 +116,7 @@ void trib_member_watch_coordinator(trib_reactor *reactor, trib_timer *timer)
         trib_cause cause =
             trib_cause_about(TRIB_PEER_LOST, TRIB_CAUSE_SILENT, TRIB_SUBJECT_COORDINATOR, 0, engine->member_id, "");
         cause.silence_ns = silence_ns;
-        coordinator_lost(member, &cause);
+        trib_member_lose_coordinator(member, &cause);
         return;
     }
     const int64_t doubt_ns = roster->peer_timeout_ns / TRIB_ELECTION_DOUBT_SHARE;
@@ -130,7 +130,7 @@ void trib_member_watch_coordinator(trib_reactor *reactor, trib_timer *timer)
 
 trib_link *trib_member_link(const trib_member *member)
 {
-    const bool is_there = member->joined && !member->leaving && member->link != NULL;
+    const bool is_there = member != NULL && member->joined && !member->leaving && member->link != NULL;
     return is_there && trib_link_is_up(member->link) ? member->link : NULL;
 }
 
@@ -403,13 +403,13 @@ static void member_closed(trib_link *link, trib_status status, const char *reaso
         if (cause.origin == TRIB_NO_MEMBER) {
             cause.origin = core->engine->member_id;
         }
-        coordinator_lost(member, &cause);
+        trib_member_lose_coordinator(member, &cause);
     } else if (is_replaced || trib_member_is_away_too_long(member, link)) {
         cause = trib_cause_about(TRIB_PEER_LOST, TRIB_CAUSE_MEMBER_LOST, TRIB_SUBJECT_COORDINATOR, 0,
                                  core->engine->member_id, why);
-        coordinator_lost(member, &cause);
+        trib_member_lose_coordinator(member, &cause);
     } else if (status == TRIB_UNAUTHORIZED || status == TRIB_PROTOCOL ||
-               (member->has_begun && !atomic_load(&core->engine->changing))) {
+               (member->has_begun && !atomic_load(&core->engine->changing) && !trib_member_is_joiner(core->engine))) {
         char text[TRIB_ERROR_TEXT_SIZE];
         snprintf(text, sizeof text, "could not join at %.100s: %.250s", core->engine->coordinator_address, why);
         cause = trib_cause_about(status, TRIB_CAUSE_NOTE, TRIB_SUBJECT_COORDINATOR, 0, core->engine->member_id, text);
@@ -442,6 +442,9 @@ trib_status trib_member_open(trib_core *core, trib_error *error)
     trib_assert(core->engine->member == NULL && core->reactor->index == 0);
     member->core = core;
     core->engine->member = member;
+    if (core->engine->roster == NULL) {
+        core->reactor->ops->random(core->reactor, (unsigned char *)&core->engine->start, sizeof core->engine->start);
+    }
     snprintf(member->last_problem, sizeof member->last_problem, "no answer");
     snprintf(member->coordinator.text, sizeof member->coordinator.text, "%s", core->engine->coordinator_address);
     member->retry.fired = trib_member_try_to_connect;

@@ -54,7 +54,8 @@ TRIB_CHECKED bool trib_member_note_coordinator(trib_engine *engine, const char *
 void trib_member_redirect(trib_engine *engine, const trib_address *coordinator, bool joins);
 /* Core 0, by its post: the program waits for the next epoch. */
 void trib_member_advance(trib_reactor *reactor, trib_post *post);
-/* Returns the link to the coordinator. NULL: the coordinator cannot be reached now, or has not sent the roster. */
+/* Returns the link to the coordinator. NULL: the coordinator cannot be reached now, or has not sent the roster. Between
+ * two epochs `member` is NULL for a moment. */
 trib_link *trib_member_link(const trib_member *member);
 /* Asks the coordinator for its time, and trib_tracer_clock_answer gets the answer. Returns false if the coordinator
  * cannot be asked now. */

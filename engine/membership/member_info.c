@@ -17,6 +17,7 @@ void trib_member_describe(const trib_engine *engine, trib_member_info *info)
         .bandwidth = config->bandwidth_bits,
         .kernel = engine->env.kernel,
         .gpu = engine->env.gpu,
+        .start = engine->start,
         .rank = config->roles & TRIB_ROLE_WORKER ? (uint32_t)config->rank : TRIB_NO_MEMBER,
     };
     if ((config->roles & TRIB_ROLE_WORKER) && config->rank >= 0) {

@@ -14,7 +14,7 @@ struct trib_member {
     bool has_tried;
     trib_timer retry, join_deadline, watch;
     bool joined;
-    bool has_begun;   /* the roster was sent to this member, so the job is lost if the roster does not arrive */
+    bool has_begun;   /* the roster was sent to this member: if it does not arrive, only a member that joins goes on */
     bool knows_begun; /* all members have the roster, and the store has its epoch if there is one */
     bool waits;       /* the job is under way, and this member joins it at a boundary */
     bool leaving;
@@ -36,6 +36,8 @@ static inline bool trib_member_is_joiner(const trib_engine *engine)
 /* ---- member.c ---- */
 /* If this member is ready for the next epoch, tells the coordinator so. */
 void trib_member_send_advance(const trib_member *member);
+/* The coordinator is lost: the members elect another one, or the job ends. */
+void trib_member_lose_coordinator(trib_member *member, const trib_cause *cause);
 /* The upcalls of the control link. */
 extern const trib_link_upcalls trib_member_upcalls;
 /* How long the coordinator has not been heard, or has been out of reach. */

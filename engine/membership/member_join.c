@@ -233,10 +233,10 @@ static void group_deadline_passed(trib_reactor *reactor, trib_timer *timer)
 static void take_place(trib_engine *engine, const trib_roster *roster, uint32_t member)
 {
     if ((engine->config.roles & TRIB_ROLE_WORKER) != 0) {
-        engine->config.rank = (int32_t)roster->members[member].rank;
+        engine->rank = engine->config.rank = (int32_t)roster->members[member].rank;
     }
-    engine->config.worker_count = (int32_t)roster->worker_count;
-    engine->config.server_count = (int32_t)roster->server_count;
+    engine->worker_count = engine->config.worker_count = (int32_t)roster->worker_count;
+    engine->server_count = engine->config.server_count = (int32_t)roster->server_count;
     trib_tensors_renumber(engine);
 }
 

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "engine/base/half_open.h"
 #include "engine/link/link_reconnect.h"
 #include "engine/membership/election.h"
 
@@ -38,6 +39,9 @@ static void ready(trib_link *link)
         probe->silent_since_ns = probe->refused_since_ns = 0;
         probe->is_dead = false;
         probe->heard_ns = trib_now(link->core->reactor);
+        if (probe->answered != NULL) {
+            probe->answered(link, probe);
+        }
     }
     trib_link_close(link, true, TRIB_CLOSED, "the member lives");
 }
@@ -144,12 +148,14 @@ void trib_probe_end(trib_probe *probe, const char *why)
 
 /* ---- Many processes ---- */
 
-void trib_probes_open(trib_probes *self, uint32_t count, int64_t refused_for_ns, int64_t pause_ns)
+void trib_probes_open(trib_probes *self, uint32_t count, int64_t refused_for_ns, int64_t pause_ns,
+                      void (*answered)(trib_link *link, const trib_probe *probe))
 {
     *self = (trib_probes){.each = calloc(count, sizeof *self->each), .pause_ns = pause_ns};
     self->count = self->each != NULL ? count : 0;
     for (uint32_t i = 0; i < self->count; i++) {
         self->each[i].refused_for_ns = refused_for_ns;
+        self->each[i].answered = answered;
     }
 }
 
@@ -173,9 +179,26 @@ static bool rests(const trib_probes *self, const trib_probe *probe, int64_t now_
     return probe->heard_ns != 0 && probe->heard_ns >= probe->began_ns && now_ns - probe->began_ns < self->pause_ns;
 }
 
+/* No attempt is free. One more is for the process that has answered last: whether some process lives is known all the
+ * time, however many do not answer. */
+static void ask_last_heard(trib_core *core, trib_probes *self, trib_probes_find find, const void *user)
+{
+    const int64_t now_ns = trib_now(core->reactor);
+    uint32_t last = self->count;
+    for (uint32_t i = 0; i < self->count; i++) {
+        const trib_probe *probe = &self->each[i];
+        const bool has_answered = probe->heard_ns != 0 && probe->silent_since_ns == 0 && probe->link == NULL;
+        last = has_answered && (last == self->count || probe->heard_ns > self->each[last].heard_ns) ? i : last;
+    }
+    const trib_address *address = last < self->count ? find(user, last) : NULL;
+    if (address != NULL && !rests(self, &self->each[last], now_ns)) {
+        (void)trib_probe_ask(core, &self->each[last], address);
+    }
+}
+
 void trib_probes_ask(trib_core *core, trib_probes *self, trib_probes_find find, const void *user)
 {
-    const uint32_t first = self->next, most = core->engine->env.attempts_max;
+    const uint32_t first = self->next, most = trib_half_open_most(core->engine->env.half_open_max);
     const int64_t now_ns = trib_now(core->reactor);
     uint32_t begun = 0, under_way = make_room(core, self);
     self->is_exhausted = false;
@@ -189,6 +212,9 @@ void trib_probes_ask(trib_core *core, trib_probes *self, trib_probes_find find, 
         self->is_exhausted = probe->link == NULL && under_way >= most;
         if (self->is_exhausted || begun == BEGUN_MAX) {
             self->next = index;
+            if (under_way == most) { /* else one more is under way already */
+                ask_last_heard(core, self, find, user);
+            }
             return;
         }
         under_way -= probe->link != NULL;

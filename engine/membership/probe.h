@@ -7,7 +7,7 @@
  *
  * Of many processes as many are asked at a time as a listener keeps half-open connections (half_open.h): each attempt
  * holds a descriptor. Where more do not answer, each has a second before it is the next one's turn, whether it stands
- * still or is busy.
+ * still or is busy. One more attempt is for the process that has answered last: it tells whether some live.
  */
 #ifndef TRIB_ENGINE_PROBE_H
 #define TRIB_ENGINE_PROBE_H
@@ -26,6 +26,8 @@ typedef struct trib_probe {
     int64_t refused_since_ns; /* 0: the last attempt was not refused */
     int64_t refused_for_ns;   /* a process whose address refuses for so long has ended */
     bool is_dead;
+    /* The process has answered on that link, which ends behind what is sent now. NULL: nothing is done. */
+    void (*answered)(trib_link *link, const struct trib_probe *probe);
 } trib_probe;
 
 /* Begins an attempt unless one is under way. One that comes no further is given up for another one. Returns true if it
@@ -51,7 +53,8 @@ typedef const trib_address *(*trib_probes_find)(const void *user, uint32_t index
 
 /* Nobody is asked if memory runs out. A process whose address refuses for that long has ended. One that has answered is
  * asked again after a pause. */
-void trib_probes_open(trib_probes *self, uint32_t count, int64_t refused_for_ns, int64_t pause_ns);
+void trib_probes_open(trib_probes *self, uint32_t count, int64_t refused_for_ns, int64_t pause_ns,
+                      void (*answered)(trib_link *link, const trib_probe *probe));
 /* A turn: asks processes. The next turn goes on where this one stops, so those that do not answer keep no other from
  * being asked. */
 void trib_probes_ask(trib_core *core, trib_probes *self, trib_probes_find find, const void *user);

@@ -158,7 +158,7 @@ static void tell_members(const trib_coordinator *self, const trib_cause *cause)
 static void expel(trib_coordinator_slot *slot, const trib_cause *cause)
 {
     trib_assert(slot->left && slot->lost && slot->loss_number > 0);
-    slot->drains = false;
+    slot->drains = slot->is_let_go = false; /* it has not been told to go, and may vote */
     if (slot->link != NULL) {
         trib_coordinator_notify_end(slot->link, cause);
         trib_link_close_for(slot->link, true, cause);

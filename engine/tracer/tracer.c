@@ -136,7 +136,7 @@ trib_status trib_tracer_start(trib_engine *engine, uint64_t bytes, trib_error *e
             trib_clock_reset(&tracer->clock);
         }
         atomic_store(&tracer->on, true);
-        atomic_store(&tracer->began_ns, trib_now(engine->cores[0].reactor));
+        atomic_store(&tracer->began_ns, trib_now(engine->reactors[0].reactor));
         for (uint32_t i = 0; i < engine->core_count; i++) {
             trib_trace_ring_clear(&engine->cores[i].trace);
             atomic_store_explicit(&engine->cores[i].trace.on, true, memory_order_release);
@@ -144,7 +144,7 @@ trib_status trib_tracer_start(trib_engine *engine, uint64_t bytes, trib_error *e
     }
     pthread_mutex_unlock(&engine->mutex);
     if (status == TRIB_OK && !was_on && !atomic_exchange(&tracer->clock_posted, true)) {
-        trib_reactor_post(engine->cores[0].reactor, &tracer->clock_post);
+        trib_reactor_post(engine->reactors[0].reactor, &tracer->clock_post);
     }
     return status;
 }

@@ -70,13 +70,13 @@ void trib_rank_groups_free(trib_engine *engine);
 /* This worker's place among the group's workers; NULL: its rank. */
 static inline uint32_t trib_rank_group_own(const trib_engine *engine, const trib_group *group)
 {
-    return group == NULL ? (uint32_t)engine->config.rank : group->place;
+    return group == NULL ? (uint32_t)atomic_load(&engine->rank) : group->place;
 }
 
 /* The number of workers that share the tensors of a group, and this worker's place among them; NULL: all of the job. */
 static inline uint32_t trib_rank_group_count(const trib_engine *engine, const trib_group *group)
 {
-    return group == NULL ? (uint32_t)engine->config.worker_count : group->count;
+    return group == NULL ? (uint32_t)atomic_load(&engine->worker_count) : group->count;
 }
 
 static inline uint32_t trib_rank_group_place(const trib_engine *engine, const trib_group *group)

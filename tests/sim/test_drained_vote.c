@@ -1,9 +1,10 @@
 /*
- * test_drained_vote.c - a server asks the coordinator to leave, which stands still, and votes for another one then. The
- * coordinator reads that later, while it reaches one worker alone. The server counts in its majority, as it has voted.
- * Another one is told to leave between two epochs.
+ * test_drained_vote.c - a server asks the coordinator to leave, loses it, and votes for another one then. The
+ * coordinator reads that later, while it reaches one worker alone, and the server counts in its majority, as it has
+ * voted. Or it has sent the word to go, which does not reach the server. Then all workers have heard that the server
+ * leaves, and its vote does not count. Another server is told to leave between two epochs.
  */
-#include "engine/core/core.h"
+#include "engine/membership/coordinator_internal.h"
 #include "tests/sim/worker_loss.h"
 
 enum { WORKERS = 4, SERVER = WORKERS };
@@ -71,10 +72,80 @@ static void asked_between_epochs(void **state)
     worker_loss_close(self);
 }
 
+static bool may_go(sim_job *job, void *argument)
+{
+    (void)argument;
+    const trib_coordinator *coordinator = job->members[0].engine->coordinator;
+    return coordinator != NULL && coordinator->slots[SERVER].is_let_go && !coordinator->slots[SERVER].drains;
+}
+
+/* The coordinator has let the server go, and goes on with one of the other three workers. */
+static void who_may_go_has_no_vote(void **state)
+{
+    (void)state;
+    const setting what = {.workers = WORKERS, .servers = 1, .reactors = 1, .colocated = true};
+    bed *self = worker_loss_open(&what, 1);
+    sim_job *job = self->job;
+    assert_true(sim_job_drain(job, SERVER));
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 100 * SECOND, may_go, self));
+    trib_sim_node_regroup(job->members[0].node, 1);
+    trib_sim_node_regroup(job->members[1].node, 1);
+    (void)sim_job_run(job, trib_sim_now(job->sim) + 100 * SECOND, NULL, NULL);
+    assert_false(job->members[0].ended_told || job->members[1].ended_told);
+    assert_true(job->members[2].ended_told && job->members[3].ended_told && job->members[SERVER].ended_told);
+    worker_loss_close(self);
+}
+
+static bool drains(sim_job *job, void *argument)
+{
+    (void)argument;
+    return job->members[0].engine->coordinator->slots[SERVER].drains;
+}
+
+static void on_advanced(trib_engine *engine, const trib_membership *now, void *user)
+{
+    (void)engine;
+    (void)now;
+    (void)user;
+}
+
+/* The server is lost before two of the workers hear that it leaves, and before these are lost, too. The three have its
+ * vote, so the coordinator does not go on without it. */
+static void who_is_lost_before_it_may_go_has_a_vote(void **state)
+{
+    (void)state;
+    const setting what = {.workers = WORKERS, .servers = 1, .reactors = 1, .colocated = true};
+    bed *self = worker_loss_open(&what, 1);
+    sim_job *job = self->job;
+    assert_true(sim_job_drain(job, SERVER));
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 100 * SECOND, drains, self));
+    trib_sim_node_regroup(job->members[SERVER].node, 1);
+    for (uint32_t i = 2; i < WORKERS; i++) {
+        trib_sim_node_block(job->members[i].node, false, true);
+    }
+    (void)sim_job_run(job, trib_sim_now(job->sim) + SECOND / 2, NULL, NULL);
+    for (uint32_t i = 2; i < WORKERS; i++) {
+        trib_error error;
+        self->workers[i].changing = true; /* it asks for a boundary, which the coordinator hears */
+        assert_int_equal(trib_membership_advance(job->members[i].engine, on_advanced, NULL, &error), TRIB_OK);
+    }
+    (void)sim_job_run(job, trib_sim_now(job->sim) + SECOND / 10, NULL, NULL);
+    for (uint32_t i = 2; i < WORKERS; i++) {
+        trib_sim_node_block(job->members[i].node, false, false);
+        trib_sim_node_regroup(job->members[i].node, 1);
+    }
+    (void)sim_job_run(job, trib_sim_now(job->sim) + 100 * SECOND, NULL, NULL);
+    assert_true(job->members[0].ended_told && job->members[1].ended_told);
+    assert_false(job->members[2].ended_told || job->members[3].ended_told);
+    worker_loss_close(self);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(half_is_no_majority),
+        cmocka_unit_test(who_may_go_has_no_vote),
+        cmocka_unit_test(who_is_lost_before_it_may_go_has_a_vote),
         cmocka_unit_test(asked_between_epochs),
     };
     return cmocka_run_group_tests_name("a drained server's vote", tests, NULL, NULL);

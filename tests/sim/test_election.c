@@ -240,6 +240,30 @@ static void a_lost_decision_is_told_again(void **state)
     }
 }
 
+/* A voter takes another decision before it hears of the candidate's, and reaches nobody then. It says that another
+ * member was elected. */
+static void an_election_that_is_not_shared_is_told(void **state)
+{
+    (void)state;
+    const setting what = {.workers = 4, .colocated = true, .reactors = 1};
+    bed *self = worker_loss_open(&what, 1);
+    const sim_member *last = &self->job->members[3];
+    sim_job_kill(self->job, 0);
+    assert_true(sim_job_run(self->job, trib_sim_now(self->job->sim) + 20 * SECOND, has_decided, NULL));
+    assert_false(last->engine->formation.is_settled);
+    last->engine->formation.is_settled = last->engine->formation.at_boundary = true;
+    run_for(self, SECOND);
+    sim_job_kill(self->job, 1);
+    sim_job_kill(self->job, 2);
+    cut_off(self, 3, true);
+    run_for(self, 90 * SECOND);
+    assert_true(last->ended_told);
+    if (strstr(last->ended.text, "another member was elected, and has decided otherwise") == NULL) {
+        fail_msg("%s", last->ended.text);
+    }
+    worker_loss_close(self);
+}
+
 /* ---- Servers that come back in another order ---- */
 
 static bool comes_back(sim_job *job, void *argument)
@@ -460,6 +484,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(left_behind),
                                        cmocka_unit_test(two_elections),
                                        cmocka_unit_test(a_lost_decision_is_told_again),
+                                       cmocka_unit_test(an_election_that_is_not_shared_is_told),
                                        cmocka_unit_test(servers_keep_their_ids),
                                        cmocka_unit_test(one_refusal_is_no_death),
                                        cmocka_unit_test(cut_off_at_the_end_of_an_epoch),

@@ -244,8 +244,30 @@ static void groups_end_with_their_epoch(void **state)
     }
 }
 
+/* Operations go on there with whoever is left, and a group is its ranks. */
+static void groups_that_would_go_on_are_refused(void **state)
+{
+    (void)state;
+    sim_job_config config = sim_job_config_default(2, 0);
+    config.engine.survive = TRIB_SURVIVE_CONTINUE;
+    sim_job *job = sim_bed_open(&config);
+    const int32_t rank = 0;
+    trib_group_desc desc;
+    trib_group_desc_init(&desc, sizeof desc);
+    desc.name = "alone";
+    desc.ranks = &rank;
+    desc.rank_count = 1;
+    trib_group *group = NULL;
+    trib_error error = {.status = TRIB_OK};
+    assert_int_equal(trib_group_create(job->members[0].engine, &desc, &group, &error), TRIB_UNSUPPORTED);
+    assert_non_null(strstr(error.text, "TRIB_SURVIVE=workers"));
+    assert_true(sim_job_close(job, 60 * SECOND));
+    sim_job_free(job);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(groups_end_with_their_epoch)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(groups_end_with_their_epoch),
+                                       cmocka_unit_test(groups_that_would_go_on_are_refused)};
     return cmocka_run_group_tests_name("groups in epochs", tests, NULL, NULL);
 }

@@ -3,7 +3,9 @@
  * two epochs a process that is started again gets no place of another one. */
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 
+#include "engine/link/link_handshake.h"
 #include "engine/membership/coordinator_internal.h"
 #include "engine/membership/formation.h"
 #include "tests/sim/sim_bed.h"
@@ -297,7 +299,7 @@ static void members_that_hang_hide_no_death(void **state)
     config.tweak = logs_at_rank_0;
     memset(host_log, 0, sizeof host_log);
     sim_job *job = sim_bed_open(&config);
-    job->members[0].engine->env.attempts_max = ATTEMPTS;
+    job->members[0].engine->env.half_open_max = ATTEMPTS;
     for (uint32_t i = 1; i <= CUT_OFF; i++) {
         trib_sim_node_regroup(job->members[i].node, 1);
     }
@@ -312,6 +314,37 @@ static void members_that_hang_hide_no_death(void **state)
     sim_job_free(job);
 }
 
+static bool some_are_half_open(sim_job *job, void *unused)
+{
+    (void)unused;
+    return job->members[0].engine->cores[0].host.half_open != NULL;
+}
+
+/* The bound on half-open connections is the environment's, so that a seed does the same wherever it runs. */
+static void limits_of_this_process_change_nothing(void **state)
+{
+    (void)state;
+    const sim_job_config config = sim_job_config_default(WORKERS, 0);
+    trib_error error = {.status = TRIB_OK};
+    sim_job *job = sim_job_open(&config, &error);
+    assert_non_null(job);
+    assert_true(sim_job_run(job, SECOND, some_are_half_open, NULL));
+    trib_link_host *host = &job->members[0].engine->cores[0].host;
+    const uint32_t more = TRIB_HALF_OPEN_MAX - host->half_open_count - 1;
+    struct rlimit before;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    const struct rlimit few = {.rlim_cur = 8 * TRIB_HALF_OPEN_MIN, .rlim_max = before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    host->half_open_count += more;
+    trib_link_handshake_make_room(host);
+    assert_non_null(host->half_open);
+    host->half_open_count -= more;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_true(sim_job_run(job, 30 * SECOND, sim_job_all_ready, NULL));
+    assert_true(sim_job_close(job, 60 * SECOND));
+    sim_job_free(job);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -321,6 +354,7 @@ int main(void)
         cmocka_unit_test(a_joiner_that_comes_and_goes_gives_no_time),
         cmocka_unit_test(a_member_of_an_old_epoch_takes_no_place),
         cmocka_unit_test(members_that_hang_hide_no_death),
+        cmocka_unit_test(limits_of_this_process_change_nothing),
     };
     return cmocka_run_group_tests_name("gathering", tests, NULL, NULL);
 }

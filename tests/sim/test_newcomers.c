@@ -1,11 +1,12 @@
 /*
  * test_newcomers.c - the coordinator is lost just after it has sent the roster that lets workers in. These count in the
- * majority of that epoch, also where they lack the roster and cannot vote: they may have gone on with it, for all that
- * the others know (membership/election.h).
+ * majority of that epoch, also where they lack the roster: they may have gone on with it, for all that the others know.
+ * Those that live get it from the others, and vote (membership/election.h).
  */
 #include <string.h>
 
 #include "engine/membership/coordinator_internal.h"
+#include "engine/membership/member_internal.h"
 #include "tests/sim/worker_loss.h"
 
 enum { FORMER = 3, NEWCOMERS = 2 };
@@ -30,7 +31,7 @@ static bool members_have_roster(sim_job *job, void *argument)
     const bed *self = argument;
     bool have = true;
     for (uint32_t i = 0; i < job->member_count; i++) {
-        const bool is_new = i >= FORMER && i < self->what->workers;
+        const bool is_new = i >= self->what->workers - self->what->joins && i < self->what->workers;
         have = have && (is_new || trib_epoch_number(job->members[i].engine->roster->epoch) == 2);
     }
     return have;
@@ -53,7 +54,24 @@ static bool coordinator_goes_on(sim_job *job, void *argument)
     return !job->members[0].ended_told && self->workers[0].count == 1 + NEWCOMERS;
 }
 
-static bool others_go_on(sim_job *job, void *argument)
+/* All workers are at work without the coordinator, those with the roster and those that have got it since. */
+static bool all_others_go_on(sim_job *job, void *argument)
+{
+    bed *self = argument;
+    const uint32_t workers = self->what->workers, former = workers - self->what->joins;
+    bool go_on = true;
+    for (uint32_t i = 1; i < workers; i++) {
+        const worker *at = &self->workers[i];
+        if (i >= former && job->members[i].ready_told && !at->is_there) {
+            worker_loss_begin(self, i);
+        }
+        go_on = go_on && at->is_there && !at->changing && at->count == workers - 1 && at->through == TENSORS;
+    }
+    return go_on;
+}
+
+/* The workers of the first epoch are at work, and wait for nobody else. */
+static bool former_go_on(sim_job *job, void *argument)
 {
     const bed *self = argument;
     bool go_on = true;
@@ -65,20 +83,22 @@ static bool others_go_on(sim_job *job, void *argument)
     return go_on;
 }
 
-static void run(uint32_t newcomers, bool (*ends)(sim_job *job, void *argument))
+/* are_others: other processes have the newcomers' addresses by now. */
+static void run(const setting *what, bool are_others, bool (*ends)(sim_job *job, void *argument))
 {
-    const setting what = {
-        .workers = FORMER + newcomers, .servers = 1, .reactors = 1, .joins = newcomers, .boundaries = 1};
-    bed *self = worker_loss_open(&what, 1);
+    bed *self = worker_loss_open(what, 1);
     sim_job *job = self->job;
+    const uint32_t former = what->workers - what->joins;
     assert_true(sim_job_run(job, 20 * SECOND, has_sent_roster, self));
-    for (uint32_t i = FORMER; i < what.workers; i++) {
+    for (uint32_t i = former; i < what->workers; i++) {
         trib_sim_node_shun(job->members[0].node, job->members[i].node, true);
     }
     assert_true(sim_job_run(job, 20 * SECOND, members_have_roster, self));
     sim_job_kill(job, 0);
-    for (uint32_t i = FORMER; i < what.workers; i++) {
+    for (uint32_t i = former; i < what->workers; i++) {
         assert_null(job->members[i].engine->roster);
+        job->members[i].engine->start += are_others;
+        job->members[i].engine->member->has_begun = true; /* the beginning of the roster has come */
         trib_sim_node_shun(job->members[0].node, job->members[i].node, false);
     }
     assert_true(sim_job_run(job, trib_sim_now(job->sim) + 100 * SECOND, ends, self));
@@ -86,12 +106,35 @@ static void run(uint32_t newcomers, bool (*ends)(sim_job *job, void *argument))
     worker_loss_close(self);
 }
 
-/* Three of five members are left that have the roster, or three of six. */
-static void newcomers_without_the_roster(void **state)
+static setting with_newcomers(uint32_t newcomers)
+{
+    return (setting){.workers = FORMER + newcomers, .servers = 1, .reactors = 1, .joins = newcomers, .boundaries = 1};
+}
+
+/* Three of five members have the roster, or three of six, which are no majority. */
+static void newcomers_get_the_roster_from_others(void **state)
 {
     (void)state;
-    run(1, others_go_on);
-    run(2, others_have_ended);
+    const setting one = with_newcomers(1), two = with_newcomers(2);
+    run(&one, false, all_others_go_on);
+    run(&two, false, all_others_go_on);
+}
+
+/* The worker of the lowest rank that is left has joined just now. Two servers have the roster. */
+static void a_newcomer_is_elected(void **state)
+{
+    (void)state;
+    const setting what = {.workers = 2, .servers = 2, .reactors = 1, .joins = 1, .boundaries = 1};
+    run(&what, false, all_others_go_on);
+}
+
+/* A newcomer may have gone on with the coordinator and died. Who is at its address then is no member. */
+static void another_start_gets_no_roster(void **state)
+{
+    (void)state;
+    const setting one = with_newcomers(1), two = with_newcomers(2);
+    run(&one, true, former_go_on);
+    run(&two, true, others_have_ended);
 }
 
 /* Worker 1 and the server are cut off, a majority of the epoch before. They do not know that all have the roster, but
@@ -162,8 +205,9 @@ static void the_job_ends_meanwhile(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(newcomers_without_the_roster),
-                                       cmocka_unit_test(newcomers_with_the_roster),
-                                       cmocka_unit_test(the_job_ends_meanwhile)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(newcomers_get_the_roster_from_others), cmocka_unit_test(a_newcomer_is_elected),
+        cmocka_unit_test(another_start_gets_no_roster), cmocka_unit_test(newcomers_with_the_roster),
+        cmocka_unit_test(the_job_ends_meanwhile)};
     return cmocka_run_group_tests_name("newcomers", tests, NULL, NULL);
 }

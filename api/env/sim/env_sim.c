@@ -176,7 +176,7 @@ trib_status trib_engine_create_sim(const trib_sim_host *host, const trib_config 
         .memory_free = memory_free,
         .memory = self,
         .modelled_codec = host->modelled_codec,
-        .attempts_max = TRIB_HALF_OPEN_MAX, /* whatever the limits of the process in which the job is simulated */
+        .half_open_max = TRIB_HALF_OPEN_MAX, /* whatever the limits of the process in which the job is simulated */
         .may_alloc = may_alloc,
         .fini = close_env,
     };

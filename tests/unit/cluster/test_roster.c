@@ -39,6 +39,7 @@ static trib_roster *sample_roster(void)
         info->bandwidth = UINT64_C(25000000000) * i;
         info->kernel = UINT64_MAX / 3 * i;
         info->gpu = UINT64_MAX / 5 * i;
+        info->start = UINT32_MAX - i;
         (void)snprintf(info->name, sizeof info->name, "rank %u (host:%u)", i, 1000 + i);
         for (uint32_t r = 0; r < info->reactors; r++) {
             (void)snprintf(info->addresses[r].text, sizeof info->addresses[r].text, "10.0.%u.%u:4242", i, r);
@@ -66,6 +67,7 @@ static void assert_same_member(const trib_member_info *got, const trib_member_in
     assert_true(got->bandwidth == want->bandwidth);
     assert_true(got->kernel == want->kernel);
     assert_true(got->gpu == want->gpu);
+    assert_int_equal(got->start, want->start);
     assert_int_equal(got->rank, want->rank);
     assert_string_equal(got->name, want->name);
     for (uint32_t r = 0; r < want->reactors; r++) {

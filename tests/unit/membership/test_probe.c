@@ -118,7 +118,7 @@ static void bed_open(bed *self)
     self->engine = calloc(1, sizeof *self->engine);
     assert_non_null(self->engine);
     self->engine->config.peer_timeout_ns = TIMEOUT_NS;
-    self->engine->env.attempts_max = ATTEMPTS;
+    self->engine->env.half_open_max = ATTEMPTS;
     self->reactor.ops = &fake_reactor;
     self->core.engine = self->engine;
     self->core.reactor = &self->reactor;
@@ -364,7 +364,7 @@ static void one_that_has_answered_is_left_alone(void **state)
     bed self;
     bed_open(&self);
     trib_probes two;
-    trib_probes_open(&two, 2, TRIB_ELECTION_REFUSED_NS, SECOND / 2);
+    trib_probes_open(&two, 2, TRIB_ELECTION_REFUSED_NS, SECOND / 2, NULL);
     trib_probes_ask(&self.core, &two, find_all, &address);
     assert_int_equal(link_count, 2);
     come_to(links[0], TRIB_LINK_READY);
