@@ -106,7 +106,7 @@ static void pass_by(sum_round *round, uint32_t contributor, sum_notice notice)
 
 bool trib_sum_is_replaced(const trib_summation *self, const sum_round *round, const trib_contribution *what)
 {
-    return !self->is_filling && (round->notified[what->contributor] == SUM_FILLED ||
+    return !self->is_filling && (trib_sum_is_filled(round, what->contributor) ||
                                  (round->refused == TRIB_OK && trib_sum_is_late(round, what->contributor)));
 }
 
@@ -154,7 +154,7 @@ static void fill_round(trib_summation *self, sum_round *round, trib_is_gone *is_
         if (!is_absent(self->config.user, &what, text, sizeof text)) {
             continue;
         }
-        const bool has_begun = round->counts[i] > 0 && round->notified[i] != SUM_FILLED;
+        const bool has_begun = round->counts[i] > 0 && !trib_sum_is_filled(round, i);
         if (round->refused == TRIB_OK && round->counts[i] < round->what.chunk_count && !has_begun) {
             if (self->config.fills_absent && round->what.collective == TRIB_COLLECTIVE_ALL_REDUCE) {
                 if (trib_sum_is_through(round->key, round, i)) { /* partial sums are in order */

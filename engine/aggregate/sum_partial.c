@@ -231,7 +231,7 @@ void trib_summation_each_waiting(trib_summation *self, const trib_contribution *
     }
     round->holds++;
     for (uint32_t i = 0; i < self->config.contributor_count; i++) {
-        if (round->counts[i] > 0) {
+        if (round->counts[i] > 0 && !trib_sum_is_filled(round, i)) {
             trib_contribution one = round->what;
             one.contributor = i;
             notify(user, i, &one);

@@ -273,7 +273,7 @@ void trib_summation_stalls(trib_summation *self, int64_t older_than_ns, uint32_t
         uint32_t lowest = 0, missing = round->refused == TRIB_OK ? count_missing(self, round, &lowest) : 0;
         round->holds++;
         for (i = first; missing > 0 && i < self->config.contributor_count && limit > 0; i++) {
-            if (trib_sum_has_come(round, i)) {
+            if (trib_sum_has_come(round, i) && !trib_sum_is_filled(round, i)) {
                 trib_contribution what = round->what;
                 what.contributor = i;
                 stalled(self->config.user, i, &what, lowest, missing);

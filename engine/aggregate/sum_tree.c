@@ -42,7 +42,7 @@ static void hand_to(trib_summation *self, sum_chunk *chunk, trib_sum_buffer *sum
     sum_round *round = chunk->round;
     trib_contribution what = round->what;
     trib_assert(sum->references > 0 && round->holds > 0); /* the upcall may give references back at once */
-    if (round->notified[receiver] == SUM_FILLED) {
+    if (trib_sum_is_filled(round, receiver)) {
         return;
     }
     what.chunk = (uint32_t)(chunk - round->chunks);

@@ -273,6 +273,12 @@ static inline bool trib_sum_has_come(const sum_round *round, uint32_t contributo
     return chunks > 0 || round->notified[contributor] != SUM_UNTOLD;
 }
 
+/* True if neutral elements stand in the contributor's place. It may not have begun the round, and is told nothing. */
+static inline bool trib_sum_is_filled(const sum_round *round, uint32_t contributor)
+{
+    return round->notified[contributor] == SUM_FILLED;
+}
+
 /* summation.c: true if the contributor has finished the live round before `round`, or the newest one if `round` is
  * NULL. A finished contributor has contributed in full, withdrawn, or heard of a refusal. */
 bool trib_sum_is_through(const sum_key *key, const sum_round *round, uint32_t contributor);

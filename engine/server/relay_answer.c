@@ -124,9 +124,7 @@ static void pass_on_stall(void *user, uint32_t receiver, const trib_contribution
     trib_assert(receiver < core->sums[TRIB_SUM_RANK].count);
     const trib_frame extra = {
         .type = TRIB_FRAME_STALL, .aux = note->missing, .root = note->is_vague, .chunk = note->chunk};
-    if (!trib_server_has_joined(&core->sums[TRIB_SUM_RANK], receiver, what)) {
-        trib_server_notice(core, &extra, core->sums[TRIB_SUM_RANK].rank_first + receiver, what, NULL);
-    }
+    trib_server_notice(core, &extra, core->sums[TRIB_SUM_RANK].rank_first + receiver, what, NULL);
 }
 
 /* The owner cannot name the missing worker of another machine for certain: a worker that left may have contributed

@@ -192,15 +192,11 @@ static void end_joined(trib_reactor *reactor, trib_post *post)
     }
 }
 
-/* Goes through all cores: sums are still handed out to others there, or wait for the rank that joined last. */
+/* Goes through all cores: sums are still handed out to others there. */
 static void close_joined(trib_reactor *reactor, trib_post *post)
 {
-    trib_core *core = reactor->owner;
-    const trib_engine *engine = core->engine;
+    const trib_engine *engine = ((trib_core *)reactor->owner)->engine;
     const uint32_t next = reactor->index + 1;
-    if (!core->ended) {
-        trib_server_sums_fill(core);
-    }
     post->run = next < engine->core_count ? close_joined : end_joined;
     trib_reactor_post(engine->cores[next < engine->core_count ? next : 0].reactor, post);
 }

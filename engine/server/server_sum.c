@@ -116,9 +116,7 @@ static void round_stalled(void *user, uint32_t receiver, const trib_contribution
     extra.root = sum->level == TRIB_SUM_HOST;
     extra.size = sum->level == TRIB_SUM_RANK ? missing_count : 0;
     extra.chunk = trib_server_stall_chunk(sum->core, missing_rank);
-    if (!trib_server_has_joined(sum, receiver, what)) {
-        trib_server_notice(sum->core, &extra, trib_server_sum_rank(sum, receiver, what), what, NULL);
-    }
+    trib_server_notice(sum->core, &extra, trib_server_sum_rank(sum, receiver, what), what, NULL);
     if (trib_server_sum_is_near(sum)) {
         trib_relay_stalled(sum->core, what, &extra);
     }
@@ -216,7 +214,7 @@ static void pass_on_stall(void *user, uint32_t machine, const trib_contribution 
     const stall_note *note = user;
     trib_frame extra = notice_of(note->sum, TRIB_FRAME_STALL, note->missing_rank);
     extra.chunk = note->chunk;
-    if (machine != note->missing_rank / note->sum->rank_step && !trib_server_has_joined(note->sum, machine, what)) {
+    if (machine != note->missing_rank / note->sum->rank_step) {
         trib_server_notice(note->sum->core, &extra, trib_server_sum_rank(note->sum, machine, what), what, NULL);
     }
 }

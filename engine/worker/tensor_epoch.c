@@ -19,14 +19,13 @@
 
 static void reset(trib_tensor *tensor)
 {
+    trib_assert(atomic_load(&tensor->ahead_round) == 0); /* a shard's alone, which a job that goes on has none of */
     atomic_store(&tensor->placed, false);
     trib_tensor_free_parts(tensor);
     memset(tensor->cores, 0, tensor->engine->core_count * sizeof *tensor->cores);
     /* Where operations go on, workers may have failed different numbers of them on a tensor that is bad. */
     const bool stays_bad = atomic_load(&tensor->bad) && atomic_load(&tensor->engine->formation.continues);
     atomic_store(&tensor->bad, tensor->is_stale || stays_bad);
-    atomic_store(&tensor->ahead_round, 0);
-    atomic_store(&tensor->gave_up_round, 0);
     atomic_store(&tensor->move_number, 0);
     atomic_store(&tensor->move_round, 0);
     atomic_store(&tensor->move_cores_left, 0);

@@ -88,9 +88,7 @@ void trib_worker_give_up_exchange(trib_core *core, trib_task *task)
 {
     trib_worker_withdraw(core, task);
     trib_worker_keep_round(task);
-    if (task->held[TRIB_HOLD_SEND] == 0) { /* otherwise the last send's completion recalls them */
-        trib_self_leases_recall(&task->self_held);
-    }
+    trib_self_leases_recall(&task->self_held); /* when the last send is complete those that begin later, too */
 }
 
 static void grace_passed(trib_reactor *reactor, trib_timer *timer)

@@ -3,7 +3,6 @@
 #ifndef TRIB_TESTS_SIM_JOIN_MUTANTS_WRAP_H
 #define TRIB_TESTS_SIM_JOIN_MUTANTS_WRAP_H
 
-#include "engine/server/server_sum.h"
 #include "engine/worker/op_join.h"
 
 __typeof__(trib_op_join_take_over) __real_trib_op_join_take_over, __wrap_trib_op_join_take_over;
@@ -13,15 +12,6 @@ trib_status __wrap_trib_op_join_take_over(trib_engine *engine, const trib_frame 
     trib_frame empty = *frame;
     empty.payload_size = strikes(BUG_ROUNDS_NOT_RAISED, 1) ? 0 : frame->payload_size;
     return __real_trib_op_join_take_over(engine, &empty, payload, error);
-}
-
-__typeof__(trib_server_take_joined) __real_trib_server_take_joined, __wrap_trib_server_take_joined;
-trib_status __wrap_trib_server_take_joined(trib_engine *engine, const trib_frame *frame, const void *payload,
-                                           trib_error *error)
-{
-    trib_frame empty = *frame;
-    empty.payload_size = strikes(BUG_GIVEN_UP_UNTOLD, 1) ? 0 : frame->payload_size;
-    return __real_trib_server_take_joined(engine, &empty, payload, error);
 }
 
 #endif

@@ -28,7 +28,6 @@
 #include "engine/worker/worker.h"
 #include "stages/kernels/kernels.h"
 #include "tests/sim/group_mutants.h"
-#include "tests/sim/join_mutants.h"
 #include "tests/sim/loss_mutants.h"
 
 #define SEEDS 200u            /* that must find a bug */
@@ -76,7 +75,6 @@
     X(BUG_PROOF_IGNORED, 16, "the connector's proof is not checked")                                                   \
     X(BUG_ROUNDS_NOT_RAISED, 24, "a worker that joins does not take the rounds of the others")                         \
     GROUP_BUG_LIST(X)                                                                                                  \
-    JOIN_BUG_LIST(X)                                                                                                   \
     LOSS_BUG_LIST(X) /* from here on: only where a server is lost and the job goes on */
 #define BUG_ENUM(name, seed, text) name,
 #define BUG_NAME(name, seed, text) [name] = (text),
@@ -393,11 +391,10 @@ typedef struct finding {
 static uint64_t seeds_for(bug which)
 {
     const bool is_rare = which == BUG_AHEAD_TOO_SOON || which == BUG_ANY_EPOCH;
-    return which == BUG_NONE              ? SEEDS_WITHOUT
-           : which == BUG_GIVEN_UP_UNTOLD ? SEEDS_OF_JOINS
-           : which == BUG_DROPS_UNTOLD    ? SEEDS_OF_MEMORY
-           : is_rare                      ? SEEDS_RARE
-                                          : SEEDS;
+    return which == BUG_NONE           ? SEEDS_WITHOUT
+           : which == BUG_DROPS_UNTOLD ? SEEDS_OF_MEMORY
+           : is_rare                   ? SEEDS_RARE
+                                       : SEEDS;
 }
 
 /* True if the seed finds the bug. */
@@ -407,8 +404,7 @@ static bool finds(bug which, uint64_t seed, finding *shared)
     calls = 0;
     torture_plan plan;
     torture_draw(seed, &plan);
-    if ((which >= BUG_COPY_FORGOTTEN && !loses_server(&plan)) ||
-        (which == BUG_GIVEN_UP_UNTOLD && !joins_and_gives_up(&plan))) {
+    if (which >= BUG_COPY_FORGOTTEN && !loses_server(&plan)) {
         return false;
     }
     const torture_verdict verdict = torture_run(&plan);
