@@ -16,6 +16,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -47,39 +48,36 @@ def end_all(number, frame):
 
 
 def run(command, env, deadline):
-    """Returns output, exit status and seconds of processor; the deadline ends the whole process group."""
-    child = subprocess.Popen(
-        command,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors='replace',
-        start_new_session=True,
-    )
-    running.add(child.pid)
-    late = threading.Event()
+    """Returns output, exit status and seconds of processor. The deadline, or the end of its leader, ends the whole
+    process group. What has left that may keep the output open, so it is a file."""
+    with tempfile.TemporaryFile('w+', errors='replace') as output:
+        child = subprocess.Popen(
+            command, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        running.add(child.pid)
+        late = threading.Event()
 
-    def end():
-        late.set()
+        def end():
+            late.set()
+            os.killpg(child.pid, signal.SIGKILL)
+
+        timer = threading.Timer(deadline, end)
+        timer.start()
+        try:
+            os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        finally:
+            timer.cancel()
+            timer.join()  # before the process is reaped, so that its number is still its own
+            running.discard(child.pid)
         os.killpg(child.pid, signal.SIGKILL)
-
-    timer = threading.Timer(deadline, end)
-    timer.start()
-    try:
-        with child.stdout:
-            output = child.stdout.read()
-        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    finally:
-        timer.cancel()
-        timer.join()  # before the process is reaped, so that its number is still its own
-        running.discard(child.pid)
-    _, status, usage = os.wait4(child.pid, 0)
-    child.returncode = os.waitstatus_to_exitcode(status)
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        output.seek(0)
+        text = output.read()
+    used = usage.ru_utime + usage.ru_stime
     if late.is_set():
-        return output + '\nkilled: not done within %d s\n' % deadline, -1, usage.ru_utime + usage.ru_stime
-    return output, child.returncode, usage.ru_utime + usage.ru_stime
+        return text + '\nkilled: not done within %d s\n' % deadline, -1, used
+    return text, child.returncode, used
 
 
 def cases_of_program(output):
