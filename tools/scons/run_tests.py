@@ -35,10 +35,22 @@ SCRIPT = re.compile(r'^(not ok|ok|skip) ([^:]+)(?:: (.*))?$')
 
 
 running = set()  # leaders of the running process groups
+starts = threading.Lock()  # held while a program starts
 
 
-def end_all(number, frame):
-    """Ends the programs too, which have sessions of their own."""
+def end_at_signals():
+    """A thread looks for them, because the main thread could see one too late: one that comes just before it waits."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer)
+    for number in signal.SIGINT, signal.SIGTERM:
+        signal.signal(number, lambda number, frame: None)
+    threading.Thread(target=lambda: end_all(os.read(reader, 1)[0]), daemon=True).start()
+
+
+def end_all(number):
+    """Ends the programs too, which have sessions of their own. No other program starts."""
+    starts.acquire()
     for deadly in signal.SIGTERM, signal.SIGKILL:
         for pid in list(running):
             with contextlib.suppress(ProcessLookupError):
@@ -51,10 +63,16 @@ def run(command, env, deadline):
     """Returns output, exit status and seconds of processor. The deadline, or the end of its leader, ends the whole
     process group. What has left that may keep the output open, so it is a file."""
     with tempfile.TemporaryFile('w+', errors='replace') as output:
-        child = subprocess.Popen(
-            command, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-        )
-        running.add(child.pid)
+        with starts:
+            child = subprocess.Popen(
+                command,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            running.add(child.pid)
         late = threading.Event()
 
         def end():
@@ -166,8 +184,7 @@ def main():
     )
     parser.add_argument('names', nargs='*', help='only those whose path contains one of these')
     args = parser.parse_args()
-    for number in signal.SIGINT, signal.SIGTERM:
-        signal.signal(number, end_all)
+    end_at_signals()
     paths = [
         p
         for p in sorted(glob.glob(args.build + '/tests/test_*') + glob.glob(args.build + '/tests/fuzz_*'))
