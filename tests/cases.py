@@ -44,6 +44,22 @@ def read_until(process, pattern, said=None, seconds=150):
     )
 
 
+def ends_of(processes, seconds=100):
+    """Returns each process's exit status and output. Those that have not ended in time are killed, and the text says
+    what all of them put out."""
+    deadline, ended, late = time.monotonic() + seconds, [], False
+    for process in processes:
+        try:
+            output = process.communicate(timeout=max(0.1, deadline - time.monotonic()))[0]
+        except subprocess.TimeoutExpired:
+            late = True
+            process.kill()
+            output = process.communicate()[0]
+        ended.append((process.returncode, output))
+    assert not late, 'not done within %d s: %s' % (seconds, ' | '.join(output[-400:] for _, output in ended))
+    return ended
+
+
 class Outlet:
     """The lines of a process's output, read as they come: a process whose pipe is full waits, and others with it."""
 

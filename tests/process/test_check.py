@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Runs tools/check --quick in a temporary tree with its own test programs, and checks the summary at the end.
+"""Runs tools/check, mostly with --quick, in a temporary tree with its own test programs, and checks the summary at the
+end.
 
 Prints `ok NAME` / `not ok NAME: why`.
 """
 
 import os
+import select
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,9 +23,9 @@ def write(path, text):
     os.chmod(path, 0o755)
 
 
-def check(folder, programs, scons='exit 0', words=('--quick',)):
-    """Returns the status and output lines of a check. `scons` is a shell script in place of the build, and `programs`
-    are the built files and scripts."""
+def prepare(folder, programs, scons='exit 0'):
+    """Returns the environment of a check. `scons` is a shell script in place of the build, and `programs` are the built
+    files and scripts."""
     for path in ('tools/check', 'tools/scons/run_tests.py'):
         os.makedirs(os.path.join(folder, os.path.dirname(path)), exist_ok=True)
         shutil.copy(os.path.join(ROOT, path), os.path.join(folder, path))
@@ -30,7 +33,12 @@ def check(folder, programs, scons='exit 0', words=('--quick',)):
     write(os.path.join(folder, 'bin/scons'), '#!/bin/sh\n' + scons)
     for name, text in programs.items():
         write(os.path.join(folder, name), text)
-    env = dict(os.environ, PATH=os.path.join(folder, 'bin') + ':' + os.environ['PATH'])
+    return dict(os.environ, PATH=os.path.join(folder, 'bin') + ':' + os.environ['PATH'])
+
+
+def check(folder, programs, scons='exit 0', words=('--quick',)):
+    """Returns the status and output lines of a check; the rest is as of prepare()."""
+    env = prepare(folder, programs, scons)
     done = subprocess.run(
         [os.path.join(folder, 'tools/check'), *words], env=env, stdout=subprocess.PIPE, text=True, timeout=300
     )
@@ -92,6 +100,7 @@ def steps_behind_others_count(folder):
         'install into an empty root',
         'install into a prefix that is relative, and remove that',
         'install into a prefix with a space',
+        'tests that are gone do not stay in the build',
         'a tarball that runs where it is unpacked',
         'documentation is up to date',
         'layers and house rules',
@@ -99,7 +108,54 @@ def steps_behind_others_count(folder):
     assert 'api/python is old' in lines and 'api/x.c: too long' in lines, lines
     assert '   skipped: no clang-format here' in lines, lines
     # Five programs and scripts, and the options, the golden chunks and clang-tidy.
-    assert status == 1 and lines[-1] == '8 passed, 9 failed, 1 skipped', lines
+    assert status == 1 and lines[-1] == '8 passed, 10 failed, 1 skipped', lines
+
+
+def read_all(pipe, least=None):
+    """Returns what comes until all writers have ended, or until that many bytes are there."""
+    text = b''
+    while least is None or len(text) < least:
+        assert select.select([pipe], [], [], 120)[0], 'a process goes on; so far: %r' % text
+        part = os.read(pipe, 4096)
+        if not part:
+            break
+        text += part
+    return text
+
+
+def nothing_outlives_an_interrupted_check(folder):
+    """It is interrupted while a program is tested in front of an install, each with a child of its own."""
+    os.mkfifo(os.path.join(folder, 'alive'))
+    waits = 'exec 3>alive; echo %s >&3; sleep 1000; echo went on >&3\n'
+    good = program('1..1\nok 1 - whole\n', 0)
+    programs = {'build/%s/tests/test_good' % variant: good for variant in ('release', 'asan')}
+    programs.update({'build/tsan/tests/test_waits': '#!/bin/sh\n' + waits % 'tests', 'tools/dev/tidy': good})
+    env = prepare(folder, programs, 'test "$2" != install || { ' + waits % 'built' + '}\n')
+    os.mkdir(os.path.join(folder, 'tmp'))
+    env['TMPDIR'] = os.path.join(folder, 'tmp')
+    with subprocess.Popen([os.path.join(folder, 'tools/check')], env=env, stdout=subprocess.DEVNULL) as running:
+        alive = os.open(os.path.join(folder, 'alive'), os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            assert sorted(read_all(alive, len('tests\nbuilt\n')).split()) == [b'built', b'tests']
+            running.send_signal(signal.SIGTERM)
+            assert read_all(alive) == b''
+            assert running.wait(120) != 0
+            assert os.listdir(env['TMPDIR']) == [], os.listdir(env['TMPDIR'])
+        finally:
+            running.kill()
+            os.close(alive)
+
+
+def a_program_is_done_when_it_has_ended(folder):
+    """What it started in a session of its own, and has its output, does not hold up the tests."""
+    leaves = 'import subprocess\nleft = subprocess.Popen(["sleep", "1000"], start_new_session=True)\n'
+    leaves += 'with open("left", "w") as out:\n    out.write(str(left.pid))\nprint("ok one")\n'
+    try:
+        status, lines = check(folder, {'tests/process/test_leaves.py': leaves})
+        assert status == 0 and lines[-1] == '2 passed, 0 failed, 0 skipped', lines
+    finally:
+        with open(os.path.join(folder, 'left')) as left:
+            os.kill(int(left.read()), signal.SIGKILL)
 
 
 def arguments_are_looked_at(folder):
@@ -151,6 +207,8 @@ def main():
     for case in (
         what_failed_stands_at_the_end,
         steps_behind_others_count,
+        nothing_outlives_an_interrupted_check,
+        a_program_is_done_when_it_has_ended,
         arguments_are_looked_at,
         all_is_well,
         what_is_skipped_says_why,

@@ -71,9 +71,9 @@ def interrupted(rank, wait):
 '''
 
 
-def ctrl_c_ends_waits(python, program):
+def ctrl_c_ends_waits(python, program, **more):
     """Each worker waits for an operation that the other never begins, in a framework's code."""
-    output = run_workers(python, 2, '-c', IS_INTERRUPTED + program)
+    output = run_workers(python, 2, '-c', IS_INTERRUPTED + program, **more)
     assert output.count('is interrupted') == 2 and 'Traceback' not in output, output[-1500:]
 
 

@@ -12,7 +12,7 @@ import tempfile
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import python_bed  # noqa: E402
-from cases import PIPES, job_settings, run_cases  # noqa: E402
+from cases import PIPES, ends_of, job_settings, run_cases  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 # Our names of XLA's structs and fields beside XLA's own.
@@ -127,12 +127,12 @@ def all_cases(python, workers, *options, devices=1, only=(), is_group=False):
 
 def goes_on_in_the_process(python):
     """A worker joins a job of two, and another one is lost. The programs are compiled anew after each change."""
-    env = python_bed.environment(**job_settings(2, TRIB_SURVIVE='workers'))
+    env = python_bed.environment(**job_settings(2, TRIB_SURVIVE='workers'), JAX_PLATFORMS='cpu')
     command = [python, HERE + '/elastic_jax_cases.py']
     workers = [subprocess.Popen(command, env=dict(env, TRIB_RANK=rank), **PIPES) for rank in ('0', '1', '-1')]
     try:
-        outputs = [worker.communicate(timeout=python_bed.TIMEOUT)[0] for worker in workers]
-        assert ''.join(outputs).count('of 2 is right, three: True') == 2, ''.join(outputs)[-2500:]
+        output = ''.join(output for _, output in ends_of(workers, python_bed.TIMEOUT))
+        assert output.count('of 2 is right, three: True') == 2, output[-2500:]
     finally:
         for worker in workers:
             worker.kill()
@@ -150,7 +150,7 @@ def main():
         ('two_workers', lambda: all_cases(python, 2)),
         ('three_and_a_server', lambda: all_cases(python, 3, '-s', '1')),
         ('goes_on', lambda: goes_on_in_the_process(python)),
-        ('ctrl_c', lambda: python_bed.ctrl_c_ends_waits(python, WAITS)),
+        ('ctrl_c', lambda: python_bed.ctrl_c_ends_waits(python, WAITS, JAX_PLATFORMS='cpu')),
         ('ranks_change', lambda: all_cases(python, 3, only=['suspended_and_resumed'])),
     ]
     if os.environ.get('TRIB_DEVICE') == 'cuda':

@@ -16,6 +16,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -34,10 +35,22 @@ SCRIPT = re.compile(r'^(not ok|ok|skip) ([^:]+)(?:: (.*))?$')
 
 
 running = set()  # leaders of the running process groups
+starts = threading.Lock()  # held while a program starts
 
 
-def end_all(number, frame):
-    """Ends the programs too, which have sessions of their own."""
+def end_at_signals():
+    """A thread looks for them, because the main thread could see one too late: one that comes just before it waits."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer)
+    for number in signal.SIGINT, signal.SIGTERM:
+        signal.signal(number, lambda number, frame: None)
+    threading.Thread(target=lambda: end_all(os.read(reader, 1)[0]), daemon=True).start()
+
+
+def end_all(number):
+    """Ends the programs too, which have sessions of their own. No other program starts."""
+    starts.acquire()
     for deadly in signal.SIGTERM, signal.SIGKILL:
         for pid in list(running):
             with contextlib.suppress(ProcessLookupError):
@@ -47,39 +60,42 @@ def end_all(number, frame):
 
 
 def run(command, env, deadline):
-    """Returns output, exit status and seconds of processor; the deadline ends the whole process group."""
-    child = subprocess.Popen(
-        command,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors='replace',
-        start_new_session=True,
-    )
-    running.add(child.pid)
-    late = threading.Event()
+    """Returns output, exit status and seconds of processor. The deadline, or the end of its leader, ends the whole
+    process group. What has left that may keep the output open, so it is a file."""
+    with tempfile.TemporaryFile('w+', errors='replace') as output:
+        with starts:
+            child = subprocess.Popen(
+                command,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            running.add(child.pid)
+        late = threading.Event()
 
-    def end():
-        late.set()
+        def end():
+            late.set()
+            os.killpg(child.pid, signal.SIGKILL)
+
+        timer = threading.Timer(deadline, end)
+        timer.start()
+        try:
+            os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        finally:
+            timer.cancel()
+            timer.join()  # before the process is reaped, so that its number is still its own
+            running.discard(child.pid)
         os.killpg(child.pid, signal.SIGKILL)
-
-    timer = threading.Timer(deadline, end)
-    timer.start()
-    try:
-        with child.stdout:
-            output = child.stdout.read()
-        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    finally:
-        timer.cancel()
-        timer.join()  # before the process is reaped, so that its number is still its own
-        running.discard(child.pid)
-    _, status, usage = os.wait4(child.pid, 0)
-    child.returncode = os.waitstatus_to_exitcode(status)
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        output.seek(0)
+        text = output.read()
+    used = usage.ru_utime + usage.ru_stime
     if late.is_set():
-        return output + '\nkilled: not done within %d s\n' % deadline, -1, usage.ru_utime + usage.ru_stime
-    return output, child.returncode, usage.ru_utime + usage.ru_stime
+        return text + '\nkilled: not done within %d s\n' % deadline, -1, used
+    return text, child.returncode, used
 
 
 def cases_of_program(output):
@@ -168,8 +184,7 @@ def main():
     )
     parser.add_argument('names', nargs='*', help='only those whose path contains one of these')
     args = parser.parse_args()
-    for number in signal.SIGINT, signal.SIGTERM:
-        signal.signal(number, end_all)
+    end_at_signals()
     paths = [
         p
         for p in sorted(glob.glob(args.build + '/tests/test_*') + glob.glob(args.build + '/tests/fuzz_*'))
