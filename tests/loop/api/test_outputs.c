@@ -161,6 +161,9 @@ static void handles_are_null_after_failure(void **state)
     void *memory = &data;
     assert_int_equal(trib_alloc(engine, 0, &memory), TRIB_INVALID);
     assert_null(memory);
+    memory = &data;
+    assert_int_equal(trib_alloc(engine, (size_t)64 << 40, &memory), TRIB_NO_MEMORY); /* no machine has that much */
+    assert_null(memory);
     assert_int_equal(trib_engine_destroy(engine), TRIB_OK);
 }
 
