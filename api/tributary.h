@@ -721,7 +721,8 @@ typedef struct trib_tensor_desc {
     trib_group *group;      /* NULL: all workers */
     uint32_t split_count;   /* PAIRS: members of the group, else 0 */
     /* Number of workers that the tensor's all-reduces wait for in any case (QUORUM above); the same on all workers. 0:
-     * trib_config.quorum; TRIB_QUORUM_ALL: all. TRIB_UNSUPPORTED: the tensor cannot have a quorum */
+     * trib_config.quorum; TRIB_QUORUM_ALL: all. TRIB_INVALID: more than the job has, as in trib_config.
+     * TRIB_UNSUPPORTED: the tensor cannot have a quorum */
     uint32_t quorum;
     /* Codec of the tensor's sums: "onebit,ef=vanilla" (docs/codecs.md), the same on all workers; copied. "none": no
      * codec. NULL: as trib_config.codec says. TRIB_UNSUPPORTED: the tensor cannot have a codec */

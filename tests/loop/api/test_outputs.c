@@ -136,6 +136,10 @@ static void handles_are_null_after_failure(void **state)
     tensor = declared;
     FAILS(TRIB_INVALID, trib_tensor_declare(NULL, &desc, &tensor, &error));
     assert_null(tensor);
+    desc = describe("more than all");
+    desc.quorum = 2;
+    FAILS(TRIB_INVALID, trib_tensor_declare(engine, &desc, &tensor, &error));
+    assert_non_null(strstr(error.text, "2 of 1 workers (trib_tensor_desc.quorum)"));
 
     trib_op_params params = params_of(declared, &data);
     trib_op *const stale = (trib_op *)(void *)&data, *op = stale;
