@@ -533,7 +533,8 @@ TRIB_API TRIB_CHECKED trib_status trib_membership_get(trib_engine *engine, trib_
 
 /* Page-aligned memory from the engine's arena: on the NUMA node of its reactors, on huge pages where there are any,
  * registered with transports that want it (part of a second for each GiB). Operations may use any memory, but copy
- * least with this kind. In a forked child it may follow the parent's. TRIB_INVALID (size 0), TRIB_NO_MEMORY. Call
+ * least with this kind. In a forked child it may follow the parent's. TRIB_INVALID (size 0), TRIB_NO_MEMORY: also for
+ * more than the machine's memory and swap together; within that, pages are taken when they are first touched. Call
  * trib_free before destroy; for other memory, or a second time, trib_free only logs an error. TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_alloc(trib_engine *engine, size_t size, void **memory_out);
 TRIB_API void trib_free(trib_engine *engine, void *memory);
@@ -720,7 +721,8 @@ typedef struct trib_tensor_desc {
     trib_group *group;      /* NULL: all workers */
     uint32_t split_count;   /* PAIRS: members of the group, else 0 */
     /* Number of workers that the tensor's all-reduces wait for in any case (QUORUM above); the same on all workers. 0:
-     * trib_config.quorum; TRIB_QUORUM_ALL: all. TRIB_UNSUPPORTED: the tensor cannot have a quorum */
+     * trib_config.quorum; TRIB_QUORUM_ALL: all. TRIB_INVALID: more than the job has, as in trib_config.
+     * TRIB_UNSUPPORTED: the tensor cannot have a quorum */
     uint32_t quorum;
     /* Codec of the tensor's sums: "onebit,ef=vanilla" (docs/codecs.md), the same on all workers; copied. "none": no
      * codec. NULL: as trib_config.codec says. TRIB_UNSUPPORTED: the tensor cannot have a codec */

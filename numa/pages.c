@@ -15,6 +15,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysinfo.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -23,10 +24,22 @@
 
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
+/* Pages are taken when they are touched, and where there are none the process ends. So what the machine can never have
+ * is refused before. */
+static bool may_be_backed(size_t size)
+{
+    struct sysinfo machine = {.totalram = 0};
+    return sysinfo(&machine) != 0 || size / machine.mem_unit <= machine.totalram + machine.totalswap;
+}
+
 /* Maps more than is needed and unmaps the excess, as mmap aligns to small pages only. */
 static void *map_aligned(size_t size, int protection)
 {
     size_t whole_size = size + TRIB_EXTENT_BYTES - TRIB_PAGE_BYTES;
+    if (!may_be_backed(size)) {
+        errno = ENOMEM;
+        return NULL;
+    }
     void *whole = mmap(NULL, whole_size, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (whole == MAP_FAILED) {
         return NULL;

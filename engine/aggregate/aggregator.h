@@ -11,6 +11,7 @@
 #include "api/tributary.h"
 #include "engine/base/lease.h"
 #include "engine/base/limits.h"
+#include "engine/base/rank_bits.h"
 
 /* A contributor may have given up this many rounds of a key, each contributed in full, before it begins a further
  * one. */
@@ -116,9 +117,13 @@ typedef struct trib_arrived {
 /* Returns true, with the reason in `text`, if the contributor will never contribute. `user` belongs to the
  * aggregator's upcalls. */
 typedef bool trib_is_gone(void *user, const trib_contribution *what, char *text, size_t size);
-/* Reports a receiver that waits for a round, with its lowest missing contributor and the number of missing ones. */
-typedef void trib_stalled(void *user, uint32_t receiver, const trib_contribution *what, uint32_t missing,
-                          uint32_t missing_count);
+/* The contributors that a round lacks. */
+typedef struct trib_missing {
+    uint32_t lowest, count;
+    unsigned char bits[TRIB_RANK_BITS_BYTES];
+} trib_missing;
+/* Reports a receiver that waits for a round. */
+typedef void trib_stalled(void *user, uint32_t receiver, const trib_contribution *what, const trib_missing *missing);
 typedef void trib_waits(void *user, uint32_t receiver, const trib_contribution *what);
 
 /* For `owes`: this process is a worker, and sums what its machine contributes through another rank of the machine. */

@@ -235,18 +235,17 @@ void trib_sum_round_check(trib_summation *self, sum_round *round, const trib_con
 
 /* ---- Scans of waiting rounds ---- */
 
-/* Counts the contributors that have not contributed every chunk. *lowest is the lowest of them, unchanged if none is
- * missing. */
-static uint32_t count_missing(const trib_summation *self, const sum_round *round, uint32_t *lowest)
+/* Finds the contributors that have not contributed every chunk. */
+static void find_missing(const trib_summation *self, const sum_round *round, trib_missing *missing_out)
 {
-    uint32_t missing = 0;
-    for (uint32_t i = self->config.contributor_count; i-- > 0;) {
+    memset(missing_out, 0, sizeof *missing_out);
+    for (uint32_t i = self->config.contributor_count; i-- > 0 && round->refused == TRIB_OK;) {
         if (round->counts[i] < round->what.chunk_count && !trib_sum_is_late(round, i)) {
-            missing++;
-            *lowest = i;
+            trib_rank_bits_put(missing_out->bits, i, true);
+            missing_out->count++;
+            missing_out->lowest = i;
         }
     }
-    return missing;
 }
 
 /* Begins with the round and the contributor at which the limit ended the previous scan. */
@@ -264,19 +263,20 @@ static sum_round *first_to_notify(trib_summation *self, uint32_t *receiver)
 
 void trib_summation_stalls(trib_summation *self, int64_t older_than_ns, uint32_t limit,
                            void (*stalled)(void *user, uint32_t receiver, const trib_contribution *what,
-                                           uint32_t missing_rank, uint32_t missing_count))
+                                           const trib_missing *missing))
 {
     const int64_t now_ns = trib_now(self->config.reactor);
     uint32_t first, i;
+    trib_missing missing;
     for (sum_round *round = first_to_notify(self, &first);
          round != NULL && now_ns - round->began_ns >= older_than_ns;) {
-        uint32_t lowest = 0, missing = round->refused == TRIB_OK ? count_missing(self, round, &lowest) : 0;
+        find_missing(self, round, &missing);
         round->holds++;
-        for (i = first; missing > 0 && i < self->config.contributor_count && limit > 0; i++) {
+        for (i = first; missing.count > 0 && i < self->config.contributor_count && limit > 0; i++) {
             if (trib_sum_has_come(round, i) && !trib_sum_is_filled(round, i)) {
                 trib_contribution what = round->what;
                 what.contributor = i;
-                stalled(self->config.user, i, &what, lowest, missing);
+                stalled(self->config.user, i, &what, &missing);
                 limit--;
             }
         }

@@ -261,7 +261,8 @@ void trib_relay_round_refused(void *user, const trib_contribution *what, trib_st
     push_enqueue(link, push, true);
 }
 
-void trib_relay_stalled(trib_core *core, const trib_contribution *what, const trib_frame *notice)
+void trib_relay_stalled(trib_core *core, const trib_contribution *what, const trib_frame *notice,
+                        const unsigned char *list)
 {
     struct trib_relay *relay = core->relay;
     trib_link *link = core->owner_links[what->owner];
@@ -274,7 +275,8 @@ void trib_relay_stalled(trib_core *core, const trib_contribution *what, const tr
         frame.root = 0;
         frame.aux = notice->aux;
         frame.chunk = notice->chunk;
-        trib_link_send_copy(link, frame, NULL, 0);
+        const uint32_t size = list == NULL ? 0 : trib_rank_bits_bytes(core->engine->roster->worker_count);
+        trib_link_send_copy(link, frame, list, size);
     }
 }
 

@@ -60,7 +60,8 @@ void trib_relay_refuse_left(const trib_core *core, const trib_contribution *what
 void trib_relay_partial_ready(void *user, const trib_contribution *what, trib_sum_buffer *sum);
 void trib_relay_round_refused(void *user, const trib_contribution *what, trib_status status, const char *text);
 /* Reports a missing worker of this machine to the owner, which tells the other machines. */
-void trib_relay_stalled(trib_core *core, const trib_contribution *what, const trib_frame *notice);
+void trib_relay_stalled(trib_core *core, const trib_contribution *what, const trib_frame *notice,
+                        const unsigned char *list);
 
 /* True for a report of trib_relay_stalled(). A link to oneself carries both reports and notices, so they must be
  * told apart. */

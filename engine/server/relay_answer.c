@@ -115,6 +115,7 @@ static trib_status take_sum(trib_link *link, const trib_frame *frame, const void
 typedef struct stall_note {
     trib_core *core;
     uint32_t missing, is_vague, chunk;
+    const unsigned char *list; /* as of trib_server_notice_stall */
 } stall_note;
 
 static void pass_on_stall(void *user, uint32_t receiver, const trib_contribution *what)
@@ -124,16 +125,25 @@ static void pass_on_stall(void *user, uint32_t receiver, const trib_contribution
     trib_assert(receiver < core->sums[TRIB_SUM_RANK].count);
     const trib_frame extra = {
         .type = TRIB_FRAME_STALL, .aux = note->missing, .root = note->is_vague, .chunk = note->chunk};
-    trib_server_notice(core, &extra, core->sums[TRIB_SUM_RANK].rank_first + receiver, what, NULL);
+    trib_server_notice_stall(core, &extra, core->sums[TRIB_SUM_RANK].rank_first + receiver, what, note->list);
 }
 
 /* The owner cannot name the missing worker of another machine for certain: a worker that left may have contributed
  * before. Only the relay of that machine knows. */
-static void take_stall(trib_core *core, const trib_frame *frame)
+static trib_status take_stall(trib_core *core, const trib_frame *frame, const void *payload, trib_error *error)
 {
-    stall_note note = {.core = core, .missing = frame->aux, .is_vague = frame->root, .chunk = frame->chunk};
+    const trib_status status = trib_server_check_stall(core, frame, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    stall_note note = {.core = core,
+                       .missing = frame->aux,
+                       .is_vague = frame->root,
+                       .chunk = frame->chunk,
+                       .list = frame->payload_size > 0 ? payload : NULL};
     const trib_contribution key = key_of(frame);
     trib_summation_each_waiting(trib_relay_summation(core), &key, pass_on_stall, &note);
+    return TRIB_OK;
 }
 
 trib_status trib_relay_received(trib_link *link, const trib_frame *frame, const void *payload, bool in_place,
@@ -145,8 +155,7 @@ trib_status trib_relay_received(trib_link *link, const trib_frame *frame, const 
         return take_sum(link, frame, payload, in_place, error);
     }
     if (status == TRIB_OK && frame->type == TRIB_FRAME_STALL) {
-        take_stall(core, frame);
-        return TRIB_OK;
+        return take_stall(core, frame, payload, error);
     }
     trib_cause cause;
     status = status == TRIB_OK ? trib_cause_decode(frame, payload, &cause, error) : status;

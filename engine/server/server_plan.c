@@ -224,10 +224,11 @@ trib_status trib_server_received(trib_link *link, const trib_frame *frame, const
         return withdraw_contributor(&chunk, payload, error);
     }
     if (frame->type == TRIB_FRAME_STALL) {
-        if (frame->aux < link->core->engine->roster->worker_count) {
-            trib_server_sum_take_stall(chunk.sum, &chunk.what, frame);
+        status = trib_server_check_stall(link->core, frame, error);
+        if (status == TRIB_OK) {
+            trib_server_sum_take_stall(chunk.sum, &chunk.what, frame, payload);
         }
-        return TRIB_OK;
+        return status;
     }
     trib_keeper_pushes(chunk.sum, link, frame);
     receive_payload(&chunk, in_place);
@@ -388,27 +389,47 @@ void trib_server_free_entries(trib_core *core)
     }
 }
 
+static trib_frame notice_frame(const trib_frame *extra, const trib_contribution *what)
+{
+    return (trib_frame){.type = extra->type,
+                        .tensor = what->tensor,
+                        .partition = what->partition,
+                        .round = what->round,
+                        .chunk = extra->chunk,
+                        .chunk_count = what->chunk_count,
+                        .collective = extra->collective,
+                        .root = extra->root,
+                        .aux = extra->aux};
+}
+
 void trib_server_notice(const trib_core *core, const trib_frame *extra, uint32_t rank, const trib_contribution *what,
                         const char *text)
 {
     trib_assert(rank < core->engine->roster->worker_count);
     trib_link *link = core->worker_links[rank];
     if (link != NULL) {
-        trib_frame frame = {.type = extra->type,
-                            .tensor = what->tensor,
-                            .partition = what->partition,
-                            .round = what->round,
-                            .chunk = extra->chunk,
-                            .chunk_count = what->chunk_count,
-                            .collective = extra->collective,
-                            .size = extra->size,
-                            .root = extra->root,
-                            .aux = extra->aux};
-        if (text == NULL) {
-            trib_link_send_copy(link, frame, NULL, 0);
-        } else {
-            const trib_cause cause = trib_cause_note((trib_status)(int32_t)extra->aux, TRIB_NO_MEMBER, text);
-            trib_link_send_cause(link, frame, &cause);
-        }
+        const trib_cause cause = trib_cause_note((trib_status)(int32_t)extra->aux, TRIB_NO_MEMBER, text);
+        trib_link_send_cause(link, notice_frame(extra, what), &cause);
     }
+}
+
+void trib_server_notice_stall(const trib_core *core, const trib_frame *extra, uint32_t rank,
+                              const trib_contribution *what, const unsigned char *list)
+{
+    const uint32_t workers = core->engine->roster->worker_count;
+    trib_assert(rank < workers);
+    trib_link *link = core->worker_links[rank];
+    if (link != NULL) {
+        trib_link_send_copy(link, notice_frame(extra, what), list, list == NULL ? 0 : trib_rank_bits_bytes(workers));
+    }
+}
+
+trib_status trib_server_check_stall(const trib_core *core, const trib_frame *frame, trib_error *error)
+{
+    const uint32_t workers = core->engine->roster->worker_count;
+    if (frame->aux >= workers || (frame->payload_size > 0 && frame->payload_size != trib_rank_bits_bytes(workers))) {
+        return trib_error_set(error, TRIB_PROTOCOL, "STALL of rank %u with a list of %u bytes, of %u workers",
+                              frame->aux, frame->payload_size, workers);
+    }
+    return TRIB_OK;
 }

@@ -3,6 +3,7 @@
 #include "engine/server/server_sum.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "engine/aggregate/summation.h"
 #include "engine/base/assert.h"
@@ -104,21 +105,38 @@ static void round_refused(void *user, uint32_t receiver, const trib_contribution
     trib_server_notice(sum->core, &extra, rank, what, text);
 }
 
+/* Turns missing contributors into ranks, a machine into all of its own. Returns NULL for a single rank, which the
+ * notice names. */
+static const unsigned char *list_ranks(const trib_server_sum *sum, const trib_contribution *what,
+                                       const trib_missing *missing, unsigned char ranks[TRIB_RANK_BITS_BYTES])
+{
+    memset(ranks, 0, TRIB_RANK_BITS_BYTES);
+    const uint32_t each = sum->level == TRIB_SUM_HOST ? sum->rank_step : 1;
+    const bool are_several = missing->count * each > 1;
+    for (uint32_t i = 0; i < sum->count && are_several; i++) {
+        const uint32_t first = each > 1 ? sum->rank_first + i * each : trib_server_sum_rank(sum, i, what);
+        for (uint32_t place = 0; place < each && trib_rank_bits_has(missing->bits, i); place++) {
+            trib_rank_bits_put(ranks, first + place, true);
+        }
+    }
+    return are_several ? ranks : NULL;
+}
+
 /* The missing contributor of TRIB_SUM_HOST is a whole machine, any of whose workers may be the missing one. The
  * notice's root says so. */
-static void round_stalled(void *user, uint32_t receiver, const trib_contribution *what, uint32_t missing,
-                          uint32_t missing_count)
+static void round_stalled(void *user, uint32_t receiver, const trib_contribution *what, const trib_missing *missing)
 {
     const trib_server_sum *sum = user;
-    trib_assert(receiver < sum->count && missing < sum->count);
-    const uint32_t missing_rank = trib_server_sum_rank(sum, missing, what);
+    trib_assert(receiver < sum->count && missing->lowest < sum->count);
+    unsigned char ranks[TRIB_RANK_BITS_BYTES];
+    const unsigned char *list = list_ranks(sum, what, missing, ranks);
+    const uint32_t missing_rank = trib_server_sum_rank(sum, missing->lowest, what);
     trib_frame extra = notice_of(sum, TRIB_FRAME_STALL, missing_rank);
     extra.root = sum->level == TRIB_SUM_HOST;
-    extra.size = sum->level == TRIB_SUM_RANK ? missing_count : 0;
     extra.chunk = trib_server_stall_chunk(sum->core, missing_rank);
-    trib_server_notice(sum->core, &extra, trib_server_sum_rank(sum, receiver, what), what, NULL);
+    trib_server_notice_stall(sum->core, &extra, trib_server_sum_rank(sum, receiver, what), what, list);
     if (trib_server_sum_is_near(sum)) {
-        trib_relay_stalled(sum->core, what, &extra);
+        trib_relay_stalled(sum->core, what, &extra, list);
     }
 }
 
@@ -207,6 +225,7 @@ bool trib_server_sums_owe(const trib_core *core)
 typedef struct stall_note {
     const trib_server_sum *sum;
     uint32_t missing_rank, chunk;
+    const unsigned char *list; /* as of trib_server_notice_stall */
 } stall_note;
 
 static void pass_on_stall(void *user, uint32_t machine, const trib_contribution *what)
@@ -215,13 +234,18 @@ static void pass_on_stall(void *user, uint32_t machine, const trib_contribution 
     trib_frame extra = notice_of(note->sum, TRIB_FRAME_STALL, note->missing_rank);
     extra.chunk = note->chunk;
     if (machine != note->missing_rank / note->sum->rank_step) {
-        trib_server_notice(note->sum->core, &extra, trib_server_sum_rank(note->sum, machine, what), what, NULL);
+        const uint32_t rank = trib_server_sum_rank(note->sum, machine, what);
+        trib_server_notice_stall(note->sum->core, &extra, rank, what, note->list);
     }
 }
 
-void trib_server_sum_take_stall(trib_server_sum *sum, const trib_contribution *what, const trib_frame *report)
+void trib_server_sum_take_stall(trib_server_sum *sum, const trib_contribution *what, const trib_frame *report,
+                                const void *payload)
 {
-    stall_note note = {.sum = sum, .missing_rank = report->aux, .chunk = report->chunk};
+    stall_note note = {.sum = sum,
+                       .missing_rank = report->aux,
+                       .chunk = report->chunk,
+                       .list = report->payload_size > 0 ? payload : NULL};
     sum->aggregator->ops->each_waiting(sum->aggregator, what, pass_on_stall, &note);
 }
 

@@ -84,7 +84,8 @@ uint32_t trib_server_sum_contributor(const trib_server_sum *sum, uint32_t rank, 
 /* The rank that sends and receives for a contributor. */
 uint32_t trib_server_sum_rank(const trib_server_sum *sum, uint32_t contributor, const trib_contribution *what);
 /* Passes a relay's report of its machine's missing worker on to the other machines that wait. */
-void trib_server_sum_take_stall(trib_server_sum *sum, const trib_contribution *what, const trib_frame *report);
+void trib_server_sum_take_stall(trib_server_sum *sum, const trib_contribution *what, const trib_frame *report,
+                                const void *payload);
 
 /* True if this is the relay's aggregator for the workers of its own machine. */
 static inline bool trib_server_sum_is_near(const trib_server_sum *sum)
@@ -177,6 +178,11 @@ void trib_server_send_sum(trib_sum_entry *entry);
 /* Sends a notice about a round. `extra` holds the frame's type, aux, root, chunk and collective. */
 void trib_server_notice(const trib_core *core, const trib_frame *extra, uint32_t rank, const trib_contribution *what,
                         const char *text);
+/* The same for STALL, with the ranks that may be missing (base/rank_bits.h); NULL: none but that in aux. */
+void trib_server_notice_stall(const trib_core *core, const trib_frame *extra, uint32_t rank,
+                              const trib_contribution *what, const unsigned char *list);
+/* Checks that a STALL is of a rank of the job, and its list complete. */
+TRIB_CHECKED trib_status trib_server_check_stall(const trib_core *core, const trib_frame *frame, trib_error *error);
 void trib_server_free_entries(trib_core *core);
 
 #endif

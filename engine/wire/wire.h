@@ -41,7 +41,7 @@
     X(SUM, TRIB_PAYLOAD_MAX)                                                                                           \
     X(REFUSED, 1024)                                                                                                   \
     X(WITHDRAW, 1024)                                                                                                  \
-    X(STALL, 0)                                                                                                        \
+    X(STALL, 512)                                                                                                      \
     /* the order of collectives, between a machine's local ranks and its local rank 0 */                               \
     X(GROUP_ID, 128)                                                                                                   \
     X(GROUP_READY, 0)                                                                                                  \

@@ -154,6 +154,8 @@ struct trib_op_core {
     uint32_t grace_parts; /* of the grace period, and of what devices get beyond it, that have passed */
     bool is_kept;         /* this core's part of the input is in the operation's copy; core 0, on a device: all of it */
     bool released;        /* this core will not touch the operation's buffers again */
+    unsigned char *missing; /* ranks that a partition lacks (base/rank_bits.h); NULL: more than one was never said */
+    uint32_t missing_partition; /* the first open one of which that was said */
     trib_timer grace;
 };
 

@@ -106,10 +106,9 @@ typedef struct trib_task {
     bool refused;           /* the owner refused this round and need not be told that it is given up */
     bool held_back;         /* waits in PUSH until the owner answers a given-up round (worker_held.c) */
     trib_kept_round kept[TRIB_SUM_KEPT_ROUNDS_MAX];
-    uint32_t missing_rank;  /* rank last reported missing; TRIB_NO_MEMBER: none */
-    uint32_t missing_count; /* number of contributors that were missing then; 0: not reported */
-    int64_t since_ns;       /* time of entry into the stage */
-    uint64_t *received;     /* one bit per chunk */
+    uint32_t missing_rank; /* rank last reported missing; TRIB_NO_MEMBER: none */
+    int64_t since_ns;      /* time of entry into the stage */
+    uint64_t *received;    /* one bit per chunk */
 } trib_task;
 
 static inline unsigned char *trib_view_chunk(const trib_view *view, uint32_t chunk)

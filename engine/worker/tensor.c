@@ -190,6 +190,13 @@ static trib_status check_quorum(const trib_engine *engine, const trib_tensor_des
                               "without a codec can (trib_tensor_desc.quorum)",
                               desc->name);
     }
+    /* A job whose number of workers may grow has no quorum. */
+    if (asks && desc->quorum > (uint32_t)engine->config.worker_count) {
+        return trib_error_set(error, TRIB_INVALID,
+                              "tensor \"%s\" cannot have a quorum of %u of %d workers (trib_tensor_desc.quorum): at "
+                              "most all, which TRIB_QUORUM_ALL means",
+                              desc->name, desc->quorum, engine->config.worker_count);
+    }
     return asks && engine->config.survive != TRIB_SURVIVE_NOTHING
                ? trib_error_set(error, TRIB_UNSUPPORTED,
                                 "tensor \"%s\" cannot have a quorum (trib_tensor_desc.quorum) in a job that goes on "

@@ -49,6 +49,8 @@ static void finish_op_core(trib_core *core, trib_op_core *op_core)
         op_core->next->previous = op_core->previous;
     }
     op_core->core = NULL;
+    free(op_core->missing);
+    op_core->missing = NULL;
     trib_assert(core->reactor->awaited > 0);
     core->reactor->awaited--;
     trib_op *op = op_core->op;

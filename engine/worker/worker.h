@@ -63,6 +63,8 @@ typedef struct trib_stall_answer {
 } trib_stall_answer;
 /* Returns false if the coordinator has not told that of late. Any core. */
 bool trib_worker_stall_answer(const trib_core *core, const trib_op *op, trib_stall_answer *answer_out);
+/* Takes a checked STALL of an open task. */
+void trib_worker_note_missing(const trib_core *core, trib_task *task, const trib_frame *frame, const void *payload);
 /* Core 0: takes WAITED_FOR. */
 TRIB_CHECKED trib_status trib_worker_take_waited_for(trib_engine *engine, const trib_frame *frame, const void *payload,
                                                      trib_error *error);

@@ -203,6 +203,24 @@ static void before_turn_text(trib_core *core, const trib_op *op, const trib_tens
     }
 }
 
+/* Writes the ranks that the partition lacks besides the one that texts name first. */
+static void missing_text(const trib_core *core, const trib_task *task, char *text, size_t size)
+{
+    const trib_op_core *op_core = task->op_core;
+    const uint32_t workers = core->engine->roster->worker_count;
+    if (op_core->missing == NULL || op_core->missing_partition != task->partition) {
+        return;
+    }
+    trib_rank_bits_put(op_core->missing, task->missing_rank, true);
+    const uint32_t count = trib_rank_bits_count(op_core->missing, workers);
+    if (count > 1) {
+        char list[TRIB_RANK_BITS_TEXT_SIZE];
+        trib_rank_bits_describe(op_core->missing, workers, task->missing_rank, list);
+        snprintf(text, size, " and of %s (%u of %u)", list, count,
+                 trib_rank_group_count(core->engine, task->tensor->group));
+    }
+}
+
 static void task_text(const trib_core *core, const trib_op *op, const trib_task *task, char *text, size_t size)
 {
     const trib_roster *roster = core->engine->roster;
@@ -218,13 +236,11 @@ static void task_text(const trib_core *core, const trib_op *op, const trib_task 
     }
     const uint32_t server = task->partition < tensor->partition_count ? task->owner.member : TRIB_NO_MEMBER;
     if (task->missing_rank != TRIB_NO_MEMBER) {
-        char others[32] = "";
+        char others[TRIB_RANK_BITS_TEXT_SIZE + 32] = "";
         trib_stall_answer answer;
         const bool is_known =
             trib_worker_stall_answer(core, op, &answer) && answer.rank == task->missing_rank && answer.what[0] != '\0';
-        if (task->missing_count > 1) {
-            snprintf(others, sizeof others, " and of %u more", task->missing_count - 1);
-        }
+        missing_text(core, task, others, sizeof others);
         snprintf(text, size, "partition %u in %s at %s still lacked the contribution of %s%s%s%s", task->partition,
                  trib_pipeline_stage_name(task), trib_roster_name(roster, server),
                  trib_roster_name(roster, task->missing_rank), others, is_known ? ", which waits for " : "",

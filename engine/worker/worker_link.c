@@ -353,18 +353,6 @@ static void take_sum(trib_link *link, trib_task *task, const trib_frame *frame)
     }
 }
 
-/* A nonzero root means that any worker of that machine may be missing. A worker of the same machine named before
- * is kept. */
-static void take_missing(const trib_core *core, trib_task *task, const trib_frame *frame)
-{
-    const uint32_t local_size = core->engine->roster->local_size;
-    if (frame->root == 0 || local_size == 0 || task->missing_rank == TRIB_NO_MEMBER ||
-        task->missing_rank / local_size != frame->aux / local_size) {
-        task->missing_rank = frame->aux;
-        task->missing_count = frame->size;
-    }
-}
-
 /* Copies the sum into the task's buffer, unless it was received there. */
 static trib_status store_sum(trib_link *link, trib_task *task, const trib_frame *frame, const void *payload,
                              trib_error *error)
@@ -417,15 +405,21 @@ static trib_status receive_sum(trib_link *link, const trib_frame *frame, const v
     return TRIB_OK;
 }
 
-static void take_stall(trib_core *core, trib_task *task, const trib_frame *frame)
+static trib_status take_stall(trib_core *core, trib_task *task, const trib_frame *frame, const void *payload,
+                              trib_error *error)
 {
-    take_missing(core, task, frame);
+    const trib_status status = trib_server_check_stall(core, frame, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    trib_worker_note_missing(core, task, frame, payload);
     trib_trace_task(core, TRIB_TRACE_STALL, task, 0);
     if (frame->chunk == TRIB_STALL_FOR_GOOD) {
         trib_op_fail(task->op_core->op, TRIB_PEER_LEFT, "%s left the job without contributing to round %u",
                      trib_roster_name(core->engine->roster, frame->aux), frame->round);
         give_up_everywhere(core, task->op_core);
     }
+    return TRIB_OK;
 }
 
 static trib_status take_refusal(trib_link *link, trib_task *task, const trib_frame *frame, const void *payload,
@@ -480,7 +474,7 @@ trib_status trib_worker_received(trib_link *link, const trib_frame *frame, const
     if (task == NULL) {
         trib_worker_take_kept_answer(link, frame);
     } else if (frame->type == TRIB_FRAME_STALL) {
-        take_stall(link->core, task, frame);
+        return take_stall(link->core, task, frame, payload, error);
     } else {
         return take_refusal(link, task, frame, payload, error);
     }

@@ -8,6 +8,7 @@
  * workers that wait for each other in different operations would do so until a deadline. The answer (WAITED_FOR) goes
  * into texts, and nothing else depends on it.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/assert.h"
@@ -30,6 +31,85 @@ static uint32_t lacked_rank(const trib_core *core, const trib_op_core *op_core)
         }
     }
     return TRIB_NO_MEMBER;
+}
+
+/* ---- A server says who is missing ---- */
+
+/* A nonzero root means that any worker of that machine may be missing. A worker of the same machine named before
+ * is kept. */
+static void note_rank(const trib_core *core, trib_task *task, const trib_frame *frame)
+{
+    const uint32_t local_size = core->engine->roster->local_size;
+    if (frame->root == 0 || local_size == 0 || task->missing_rank == TRIB_NO_MEMBER ||
+        task->missing_rank / local_size != frame->aux / local_size) {
+        task->missing_rank = frame->aux;
+    }
+}
+
+/* A list of machines (root 1) and one of a machine's relay (root 0) complete each other. The first says which machines
+ * lack nothing any more, and the second who is missing on the machine of `aux`. */
+static void note_machine(unsigned char *bits, const unsigned char *list, const trib_frame *frame, uint32_t first,
+                         uint32_t local_size)
+{
+    bool is_listed = frame->aux / local_size == first / local_size, is_known = false;
+    for (uint32_t rank = first; rank < first + local_size; rank++) {
+        is_listed = is_listed || (frame->root > 0 && trib_rank_bits_has(list, rank));
+        is_known = is_known || trib_rank_bits_has(bits, rank);
+    }
+    for (uint32_t rank = first; rank < first + local_size; rank++) {
+        if (frame->root > 0 && !(is_listed && is_known)) {
+            trib_rank_bits_put(bits, rank, is_listed);
+        } else if (frame->root == 0 && is_listed) {
+            trib_rank_bits_put(bits, rank, trib_rank_bits_has(list, rank));
+        }
+    }
+}
+
+/* All missing ranks are kept for texts about the first open partition that lacks some. There is no list without
+ * memory. */
+static void note_list(const trib_core *core, const trib_task *task, const trib_frame *frame, const void *payload)
+{
+    const trib_roster *roster = core->engine->roster;
+    trib_op_core *op_core = task->op_core;
+    const trib_tensor *tensor = task->tensor;
+    if (op_core->missing == NULL && frame->payload_size == 0) {
+        return;
+    }
+    const uint32_t bytes = trib_rank_bits_bytes(roster->worker_count);
+    if (op_core->missing == NULL) {
+        op_core->missing = malloc(bytes);
+        op_core->missing_partition = UINT32_MAX;
+    }
+    if (op_core->missing == NULL) {
+        return;
+    }
+    const uint32_t partition = op_core->missing_partition;
+    const trib_tensor_core *mine = trib_tensor_core_of(core, tensor);
+    const bool is_over =
+        partition == UINT32_MAX || mine->tasks[tensor->task_index[partition]].state == TRIB_TASK_SETTLED;
+    if (is_over || task->partition < partition) {
+        op_core->missing_partition = task->partition;
+        memset(op_core->missing, 0, bytes);
+    }
+    if (op_core->missing_partition != task->partition) {
+        return;
+    }
+    unsigned char ranks[TRIB_RANK_BITS_BYTES] = {0};
+    trib_rank_bits_put(ranks, frame->aux, true);
+    const unsigned char *list = frame->payload_size > 0 ? payload : ranks;
+    const uint32_t local_size = trib_task_is_relayed(core, task) ? roster->local_size : 0;
+    for (uint32_t first = 0; local_size > 0 && first < roster->worker_count; first += local_size) {
+        note_machine(op_core->missing, list, frame, first, local_size);
+    }
+    if (local_size == 0) {
+        memcpy(op_core->missing, list, bytes);
+    }
+}
+
+void trib_worker_note_missing(const trib_core *core, trib_task *task, const trib_frame *frame, const void *payload)
+{
+    note_rank(core, task, frame);
+    note_list(core, task, frame, payload);
 }
 
 /* ---- The coordinator is told ---- */

@@ -312,6 +312,13 @@ def errors(rank, size):
                 (lambda: ended(trib.allreduce(jnp.ones(count), name='differs')), 'differs'),
                 (lambda: ended(jax.jit(lambda x: trib.allgather(x, name='rows'))(jnp.ones((2, count)))), 'rows'),
             )
+        for count in 3, 4:
+            ended(trib.allreduce(jnp.ones(count), name='used before'))
+            ended(jax.jit(lambda x: trib.allreduce(x, name='compiled before'))(jnp.ones(count)))
+        mine = jnp.ones(3 + rank % 2)  # both shapes are known, so that no declaration differs
+        compiled = jax.jit(lambda x: trib.allreduce(x, name='compiled before'))
+        python_bed.refused(mismatch, (lambda: ended(trib.allreduce(mine, name='used before')), 'float32[4]'))
+        python_bed.refused(RuntimeError, (lambda: ended(compiled(mine)), 'float32[4]'))
     program = jax.jit(lambda x: trib.allreduce(x, trib.Sum))
     assert (program(of(rank, (4,))) == total((4,))).all()
     if os.environ.get('TRIB_SERVERS', '0') != '0':

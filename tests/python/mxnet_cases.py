@@ -401,6 +401,10 @@ def errors(rank, size):
                 assert 'differs' in str(problem), problem
             else:
                 raise AssertionError('workers disagreed, and nothing was raised')
+        for count in 3, 4:
+            trib.allreduce(nd.ones((count,)), name='used before').wait_to_read()
+        mine = trib.allreduce(nd.ones((3 + rank % 2,)), name='used before')  # no declaration differs
+        python_bed.refused(mx.base.MXNetError, (mine.wait_to_read, 'a sum of float32[4]'))
         # MXNet skips an operation on an array with an error, and the tensor that it was to have ends all the same.
         array = nd.ones((3 + rank,))
         trib.allreduce_(array)

@@ -4,7 +4,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include "engine/membership/waits.h"
 #include "tests/sim/sim_bed.h"
 
 enum { WORKERS = 3, COUNT = 8, LOG_SIZE = 8192, USES = 4 };
@@ -13,6 +16,7 @@ static char logs[WORKERS + 1][LOG_SIZE];
 
 typedef struct waits {
     sim_job *job;
+    trib_group *groups[WORKERS]; /* that tensors are declared in; NULL: none */
     int32_t buffers[WORKERS][USES][COUNT];
     trib_op *ops[WORKERS][USES];
 } waits;
@@ -49,11 +53,24 @@ static void open_job(waits *self, uint32_t servers, uint32_t reactors)
     open_with(self, &config);
 }
 
-static void open_surviving_job(waits *self, bool survives)
+static void open_surviving_job(waits *self, trib_survive survive)
 {
     sim_job_config config = sim_job_config_default(WORKERS, 0);
-    config.engine.survive = survives ? TRIB_SURVIVE_WORKERS : TRIB_SURVIVE_NOTHING;
+    config.engine.survive = survive;
     open_with(self, &config);
+}
+
+static void create_groups(waits *self)
+{
+    const int32_t ranks[WORKERS] = {2, 0, 1};
+    trib_group_desc desc;
+    trib_group_desc_init(&desc, sizeof desc);
+    desc.name = "all";
+    desc.ranks = ranks;
+    desc.rank_count = WORKERS;
+    for (uint32_t rank = 0; rank < WORKERS; rank++) {
+        assert_int_equal(trib_group_create(self->job->members[rank].engine, &desc, &self->groups[rank], NULL), TRIB_OK);
+    }
 }
 
 static void close_job(waits *self)
@@ -81,6 +98,7 @@ static void use(waits *self, uint32_t rank, uint32_t number, const char *name, u
     desc.name_length = (uint32_t)strlen(name);
     desc.dtype = TRIB_INT32;
     desc.count = count;
+    desc.group = self->groups[rank];
     trib_op_params params;
     trib_op_params_init(&params, sizeof params);
     params.input = params.output = self->buffers[rank][number];
@@ -117,37 +135,67 @@ static void expect(waits *self, uint32_t rank, uint32_t number, trib_status stat
 }
 
 /* Both shapes have been used before, or one of them: the declarations tell nothing. */
-static void shapes_of_a_name(uint32_t servers, uint32_t reactors, bool both)
+static void shapes_of_a_name(waits *self, bool both)
 {
-    waits self;
-    open_job(&self, servers, reactors);
-    use_on_all(&self, 0, "g", COUNT);
+    use_on_all(self, 0, "g", COUNT);
     if (both) {
-        use_on_all(&self, 1, "g", 4);
+        use_on_all(self, 1, "g", 4);
     }
     for (uint32_t rank = 0; rank < WORKERS; rank++) {
-        use(&self, rank, 2, "g", rank == 1 ? 4 : COUNT);
+        use(self, rank, 2, "g", rank == 1 ? 4 : COUNT);
     }
-    run_for(&self, 8 * SECOND);
+    run_for(self, 8 * SECOND);
     char words[64];
     snprintf(words, sizeof words, "workers differ in use %d of this name: rank ", both ? 3 : 2);
     for (uint32_t rank = 0; rank < WORKERS; rank++) {
-        expect(&self, rank, 2, TRIB_MISMATCH, words);
-        expect(&self, rank, 2, TRIB_MISMATCH, "a sum of int32[4]");
-        expect(&self, rank, 2, TRIB_MISMATCH, "a sum of int32[8]");
-        expect(&self, rank, 2, TRIB_MISMATCH, "rank 1 (n1:1001)");
-        expect(&self, rank, 2, TRIB_MISMATCH, "or take another name");
+        expect(self, rank, 2, TRIB_MISMATCH, words);
+        expect(self, rank, 2, TRIB_MISMATCH, "a sum of int32[4]");
+        expect(self, rank, 2, TRIB_MISMATCH, "a sum of int32[8]");
+        expect(self, rank, 2, TRIB_MISMATCH, "rank 1 (n");
+        expect(self, rank, 2, TRIB_MISMATCH, "or take another name");
     }
-    use_on_all(&self, 3, "h", COUNT); /* the job goes on */
-    close_job(&self);
+    use_on_all(self, 3, "h", COUNT); /* the job goes on */
+    close_job(self);
 }
 
 static void shapes_of_a_name_differ(void **state)
 {
     (void)state;
-    shapes_of_a_name(0, 1, true);
-    shapes_of_a_name(1, 3, true);
-    shapes_of_a_name(0, 2, false);
+    waits self;
+    open_job(&self, 0, 1);
+    shapes_of_a_name(&self, true);
+    open_job(&self, 1, 3);
+    shapes_of_a_name(&self, true);
+    open_job(&self, 0, 2);
+    shapes_of_a_name(&self, false);
+}
+
+static void shapes_of_a_name_differ_in_a_group(void **state)
+{
+    (void)state;
+    waits self;
+    open_job(&self, 1, 2);
+    create_groups(&self);
+    shapes_of_a_name(&self, true);
+}
+
+static void shapes_of_a_name_differ_on_a_machine_that_sums_first(void **state)
+{
+    (void)state;
+    waits self;
+    sim_job_config config = sim_job_config_default(WORKERS, 1);
+    config.per_machine = WORKERS;
+    open_with(&self, &config);
+    shapes_of_a_name(&self, true);
+}
+
+/* Rounds that have failed are not made up for, though nobody is lost. */
+static void shapes_of_a_name_differ_in_a_job_that_continues(void **state)
+{
+    (void)state;
+    waits self;
+    open_surviving_job(&self, TRIB_SURVIVE_CONTINUE);
+    shapes_of_a_name(&self, true);
 }
 
 /* Each worker has the same operations of the name in the same order, one of them a long time after the others. */
@@ -221,10 +269,10 @@ static void advance_all(waits *self)
 }
 
 /* What a worker has said before does not meet what is said of the same number of uses afterwards. */
-static void uses_begin_anew(bool survives, void (*begin_anew)(waits *self))
+static void uses_begin_anew(trib_survive survive, void (*begin_anew)(waits *self))
 {
     waits self;
-    open_surviving_job(&self, survives);
+    open_surviving_job(&self, survive);
     for (uint32_t rank = 0; rank < WORKERS; rank++) {
         use(&self, rank, 0, "g", COUNT);
         run_for(&self, 3 * SECOND); /* rank 0, then rank 1, says that its first use is of one shape */
@@ -244,13 +292,13 @@ static void uses_begin_anew(bool survives, void (*begin_anew)(waits *self))
 static void uses_begin_anew_after_a_join(void **state)
 {
     (void)state;
-    uses_begin_anew(false, join_all);
+    uses_begin_anew(TRIB_SURVIVE_NOTHING, join_all);
 }
 
 static void uses_begin_anew_in_another_epoch(void **state)
 {
     (void)state;
-    uses_begin_anew(true, advance_all);
+    uses_begin_anew(TRIB_SURVIVE_WORKERS, advance_all);
 }
 
 /* A worker that has released one of a name's tensors no longer knows how often it has used the name. */
@@ -287,12 +335,12 @@ static void names_differ(void **state)
     expect(&self, 0, 0, TRIB_TIMEOUT, NULL); /* it is under way */
     assert_null(strstr(logs[0], "stalled"));
     run_for(&self, 3 * SECOND);
-    assert_non_null(strstr(logs[0],
-                           "lacked the contribution of rank 1 (n1:1001) and of 1 more, which waits for round 1 "
-                           "of tensor \"b\" (int32[8])"));
-    assert_non_null(strstr(logs[1],
-                           "lacked the contribution of rank 0 (n0:1000) and of 1 more, which waits for round 1 "
-                           "of tensor \"a\" (int32[8])"));
+    assert_non_null(
+        strstr(logs[0], "lacked the contribution of rank 1 (n1:1001) and of rank 2 (2 of 3), which waits for round 1 "
+                        "of tensor \"b\" (int32[8])"));
+    assert_non_null(
+        strstr(logs[1], "lacked the contribution of rank 0 (n0:1000) and of rank 2 (2 of 3), which waits for round 1 "
+                        "of tensor \"a\" (int32[8])"));
     use(&self, 0, 1, "b", COUNT);
     use(&self, 1, 1, "a", COUNT);
     use(&self, 2, 0, "a", COUNT);
@@ -330,20 +378,85 @@ static void deadlines_say_so(void **state)
     expect(&self, 1, 0, TRIB_TIMEOUT,
            "rank 0 (n0:1000) has not declared the tensor, and waits for round 1 of tensor \"a\" (int32[8])");
     run_for(&self, 100 * SECOND);
-    expect(&self, 0, 0, TRIB_TIMEOUT, "lacked the contribution of rank 1 (n1:1001) and of 1 more");
+    expect(&self, 0, 0, TRIB_TIMEOUT, "lacked the contribution of rank 1 (n1:1001) and of rank 2 (2 of 3)");
     close_job(&self);
+}
+
+/* ---- Planted bugs ---- */
+
+#define BUG_LIST(X)                                                                                                    \
+    X(REPORT_LOST, "the coordinator takes no report of a wait")                                                        \
+    X(USES_IGNORED, "any uses of a name are taken for the same")                                                       \
+    X(NAMES_IGNORED, "all names are taken for one")                                                                    \
+    X(REPORTS_KEPT, "reports of waits outlast a join")
+#define BUG_ENUM(name, text) PLANT_##name,
+#define BUG_NAME(name, text) [PLANT_##name] = (text),
+
+enum { PLANT_NOTHING, BUG_LIST(BUG_ENUM) PLANT_COUNT };
+static const char *const bugs[PLANT_COUNT] = {BUG_LIST(BUG_NAME)};
+static int planted;
+static bool was_found[PLANT_COUNT];
+
+__typeof__(trib_waits_take) __real_trib_waits_take, __wrap_trib_waits_take;
+trib_status __wrap_trib_waits_take(trib_coordinator *self, uint32_t member, const trib_frame *frame, trib_error *error)
+{
+    trib_frame told = *frame;
+    told.step = planted == PLANT_USES_IGNORED ? 1 : frame->step;
+    told.size = planted == PLANT_NAMES_IGNORED ? 0 : frame->size;
+    return planted == PLANT_REPORT_LOST ? TRIB_OK : __real_trib_waits_take(self, member, &told, error);
+}
+
+__typeof__(trib_waits_clear) __real_trib_waits_clear, __wrap_trib_waits_clear;
+void __wrap_trib_waits_clear(trib_coordinator *self)
+{
+    if (planted != PLANT_REPORTS_KEPT) {
+        __real_trib_waits_clear(self);
+    }
+}
+
+static const struct CMUnitTest scenes[] = {
+    cmocka_unit_test(shapes_of_a_name_differ),
+    cmocka_unit_test(shapes_of_a_name_differ_in_a_group),
+    cmocka_unit_test(shapes_of_a_name_differ_on_a_machine_that_sums_first),
+    cmocka_unit_test(shapes_of_a_name_differ_in_a_job_that_continues),
+    cmocka_unit_test(a_late_worker_is_waited_for),
+    cmocka_unit_test(uses_begin_anew_after_a_join),
+    cmocka_unit_test(uses_begin_anew_in_another_epoch),
+    cmocka_unit_test(a_release_ends_the_count),
+    cmocka_unit_test(names_differ),
+    cmocka_unit_test(deadlines_say_so),
+};
+
+/* Each bug makes the scenes fail in a process of its own. */
+static bool is_found(int bug)
+{
+    fflush(NULL);
+    const pid_t child = fork();
+    if (child == 0) {
+        planted = bug;
+        const bool is_silent = freopen("/dev/null", "w", stdout) != NULL && freopen("/dev/null", "w", stderr) != NULL;
+        _exit(is_silent && cmocka_run_group_tests_name("planted", scenes, NULL, NULL) > 0 ? 1 : 0);
+    }
+    int status = 0;
+    return waitpid(child, &status, 0) == child && !(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static void planted_bugs_are_found(void **state)
+{
+    (void)state;
+    for (int bug = PLANT_NOTHING + 1; bug < PLANT_COUNT; bug++) {
+        if (!was_found[bug]) {
+            fail_msg("not found: %s", bugs[bug]);
+        }
+    }
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shapes_of_a_name_differ),
-        cmocka_unit_test(a_late_worker_is_waited_for),
-        cmocka_unit_test(uses_begin_anew_after_a_join),
-        cmocka_unit_test(uses_begin_anew_in_another_epoch),
-        cmocka_unit_test(a_release_ends_the_count),
-        cmocka_unit_test(names_differ),
-        cmocka_unit_test(deadlines_say_so),
-    };
-    return cmocka_run_group_tests_name("crossed waits", tests, NULL, NULL);
+    for (int bug = PLANT_NOTHING + 1; bug < PLANT_COUNT; bug++) {
+        was_found[bug] = is_found(bug);
+    }
+    const struct CMUnitTest tests[] = {cmocka_unit_test(planted_bugs_are_found)};
+    const int failed = cmocka_run_group_tests_name("crossed waits", scenes, NULL, NULL);
+    return failed + cmocka_run_group_tests_name("planted bugs", tests, NULL, NULL);
 }

@@ -6,9 +6,9 @@
 
 #include "tests/sim/sim_bed.h"
 
-enum { WORKERS = 4, COUNT = 1000, LOG_SIZE = 8192 };
+enum { WORKERS = 4, WORKERS_MAX = 9, COUNT = 1000, LOG_SIZE = 8192 };
 
-static char logs[WORKERS + 1][LOG_SIZE];
+static char logs[WORKERS_MAX + 2][LOG_SIZE];
 
 static void on_log(trib_log_level level, const char *line, void *user)
 {
@@ -37,60 +37,148 @@ static uint32_t count_stalls(const char *log)
     return count;
 }
 
-/* Ranks from `first_missing` on come late. */
-static void run(uint32_t servers, uint32_t reactors, uint32_t first_missing, const char *words)
+typedef struct stall {
+    uint32_t workers, servers, reactors;
+    uint32_t per_machine;   /* 0: workers of a machine do not sum first */
+    uint32_t group_members; /* ranks below it are a group, whose tensor it is; 0: no group */
+    uint32_t late;          /* a bit for each rank that comes late */
+    const char *words;      /* in the logs of all others */
+} stall;
+
+static bool is_late(const stall *what, uint32_t rank)
 {
-    memset(logs, 0, sizeof logs);
-    sim_job_config config = sim_job_config_default(WORKERS, servers);
-    config.engine.reactors = (int32_t)reactors;
-    config.tweak = listen_to_log;
-    sim_job *job = sim_bed_open(&config);
-    exchange exchanges[WORKERS] = {{0}};
-    for (uint32_t rank = 0; rank < WORKERS; rank++) {
-        exchanges[rank].buffer = calloc(COUNT, sizeof(int32_t));
-        if (rank < first_missing) {
-            sim_bed_submit(job, rank, "weights of layer 7", COUNT, &exchanges[rank], 0);
-        }
+    return (what->late >> rank & 1) != 0;
+}
+
+static uint32_t members_of(const stall *what)
+{
+    return what->group_members > 0 ? what->group_members : what->workers;
+}
+
+static void submit(sim_job *job, const stall *what, uint32_t rank, exchange *of_rank)
+{
+    const int32_t ranks[] = {0, 1, 2, 3};
+    trib_group_desc group;
+    trib_group_desc_init(&group, sizeof group);
+    group.name = "group";
+    group.ranks = ranks;
+    group.rank_count = what->group_members;
+    trib_tensor_desc desc;
+    trib_tensor_desc_init(&desc, sizeof desc);
+    desc.name = "weights of layer 7";
+    desc.dtype = TRIB_INT32;
+    desc.count = COUNT;
+    trib_op_params params;
+    trib_op_params_init(&params, sizeof params);
+    params.input = params.output = of_rank->buffer;
+    params.done_cb = sim_bed_on_done;
+    params.user = of_rank;
+    trib_engine *engine = job->members[rank].engine;
+    if (what->group_members > 0) {
+        assert_int_equal(trib_group_create(engine, &group, &desc.group, NULL), TRIB_OK);
     }
+    assert_int_equal(trib_tensor_declare(engine, &desc, &params.tensor, NULL), TRIB_OK);
+    assert_int_equal(trib_push_pull(engine, &params, NULL, NULL), TRIB_OK);
+}
+
+static void watch_logs(sim_job *job, const stall *what)
+{
     const int64_t from_ns = trib_sim_now(job->sim);
     const uint32_t expected[] = {0, 1, 2, 2, 2, 3}; /* after 22 s, 44 s, ... */
     for (uint32_t i = 0; i < sizeof expected / sizeof expected[0]; i++) {
         (void)sim_job_run(job, from_ns + (int64_t)(i + 1) * 22 * SECOND, NULL, NULL);
-        for (uint32_t rank = 0; rank < WORKERS; rank++) {
-            if (count_stalls(logs[rank]) != (rank < first_missing ? expected[i] : 0)) {
+        for (uint32_t rank = 0; rank < members_of(what); rank++) {
+            if (count_stalls(logs[rank]) != (is_late(what, rank) ? 0 : expected[i])) {
                 fail_msg("after %u s, rank %u: %s", (i + 1) * 22, rank, logs[rank]);
             }
         }
     }
-    for (uint32_t rank = 0; rank < first_missing; rank++) {
-        if (strstr(logs[rank], words) == NULL || strstr(logs[rank], "\"weights of layer 7\"") == NULL) {
-            fail_msg("rank %u: \"%s\" is not in: %s", rank, words, logs[rank]);
+    for (uint32_t rank = 0; rank < members_of(what); rank++) {
+        if (!is_late(what, rank) &&
+            (strstr(logs[rank], what->words) == NULL || strstr(logs[rank], "\"weights of layer 7\"") == NULL)) {
+            fail_msg("rank %u: \"%s\" is not in: %s", rank, what->words, logs[rank]);
         }
     }
-    for (uint32_t rank = first_missing; rank < WORKERS; rank++) {
-        sim_bed_submit(job, rank, "weights of layer 7", COUNT, &exchanges[rank], 0);
+}
+
+static void run(stall what)
+{
+    memset(logs, 0, sizeof logs);
+    sim_job_config config = sim_job_config_default(what.workers, what.servers);
+    config.engine.reactors = (int32_t)what.reactors;
+    config.per_machine = what.per_machine;
+    config.tweak = listen_to_log;
+    sim_job *job = sim_bed_open(&config);
+    exchange exchanges[WORKERS_MAX] = {{0}};
+    for (uint32_t rank = 0; rank < members_of(&what); rank++) {
+        exchanges[rank].buffer = calloc(COUNT, sizeof(int32_t));
+        if (!is_late(&what, rank)) {
+            submit(job, &what, rank, &exchanges[rank]);
+        }
     }
-    assert_true(sim_job_run(job, trib_sim_now(job->sim) + SECOND, sim_bed_all_done, exchanges));
+    watch_logs(job, &what);
+    for (uint32_t rank = 0; rank < members_of(&what); rank++) {
+        if (is_late(&what, rank)) {
+            submit(job, &what, rank, &exchanges[rank]);
+        }
+    }
     (void)sim_job_run(job, trib_sim_now(job->sim) + 300 * SECOND, NULL, NULL);
+    for (uint32_t rank = 0; rank < members_of(&what); rank++) {
+        assert_true(exchanges[rank].done);
+        free(exchanges[rank].buffer);
+    }
     assert_int_equal(count_stalls(logs[0]), 3);
     assert_true(sim_job_close(job, 20 * SECOND));
     sim_job_free(job);
-    for (uint32_t rank = 0; rank < WORKERS; rank++) {
-        free(exchanges[rank].buffer);
-    }
 }
 
 static void one_rank_is_missing(void **state)
 {
     (void)state;
-    run(0, 1, 3, "lacked the contribution of rank 3 (n3:1003)\n");
-    run(1, 3, 3, "lacked the contribution of rank 3 (n3:1003)\n");
+    const char *words = "lacked the contribution of rank 3 (n3:1003)\n";
+    run((stall){.workers = 4, .reactors = 1, .late = 1u << 3, .words = words});
+    run((stall){.workers = 4, .servers = 1, .reactors = 3, .late = 1u << 3, .words = words});
 }
 
 static void several_ranks_are_missing(void **state)
 {
     (void)state;
-    run(1, 1, 2, "lacked the contribution of rank 2 (n2:1002) and of 1 more\n");
+    run((stall){.workers = 4,
+                .servers = 1,
+                .reactors = 1,
+                .late = 1u << 2 | 1u << 3,
+                .words = "lacked the contribution of rank 2 (n2:1002) and of rank 3 (2 of 4)\n"});
+    run((stall){.workers = 9,
+                .servers = 2,
+                .reactors = 2,
+                .late = 0x1dau,
+                .words = "lacked the contribution of rank 1 (n1:1001) and of ranks 3, 4, 6 to 8 (6 of 9)\n"});
+    run((stall){.workers = 5,
+                .reactors = 1,
+                .group_members = 4,
+                .late = 1u << 1 | 1u << 3,
+                .words = "lacked the contribution of rank 1 (n1:1001) and of rank 3 (2 of 4)\n"});
+}
+
+/* A machine that has contributed in part tells which of its workers are missing; one that has not lacks all. */
+static void ranks_of_machines_are_missing(void **state)
+{
+    (void)state;
+    run((stall){.workers = 4,
+                .reactors = 1,
+                .per_machine = 2,
+                .late = 1u << 2 | 1u << 3,
+                .words = "lacked the contribution of rank 3 (n2:1003) and of rank 2 (2 of 4)\n"});
+    run((stall){.workers = 4,
+                .reactors = 1,
+                .per_machine = 2,
+                .late = 1u << 2,
+                .words = "lacked the contribution of rank 2 (n2:1002)\n"});
+    run((stall){.workers = 4,
+                .reactors = 1,
+                .per_machine = 4,
+                .late = 1u << 1 | 1u << 3,
+                .words = "lacked the contribution of rank 1 (n0:1001) and of rank 3 (2 of 4)\n"});
 }
 
 /* A name that fills an error text is cut in the middle, and leaves room for the missing ranks. */
@@ -115,7 +203,7 @@ static void a_long_name_hides_nothing(void **state)
     assert_int_equal(trib_op_wait(op, 0, &error), TRIB_TIMEOUT);
     trib_op_release(op);
     if (strstr(error.text, "...xxx") == NULL || strstr(error.text, ".weight\": ") == NULL ||
-        strstr(error.text, "lacked the contribution of rank 1 (n1:1001) and of 2 more") == NULL) {
+        strstr(error.text, "lacked the contribution of rank 1 (n1:1001) and of ranks 2, 3 (3 of 4)") == NULL) {
         fail_msg("%s", error.text);
     }
     free(what.buffer);
@@ -168,9 +256,8 @@ static void a_program_does_not_advance(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_rank_is_missing),
-        cmocka_unit_test(several_ranks_are_missing),
-        cmocka_unit_test(a_long_name_hides_nothing),
+        cmocka_unit_test(one_rank_is_missing),           cmocka_unit_test(several_ranks_are_missing),
+        cmocka_unit_test(ranks_of_machines_are_missing), cmocka_unit_test(a_long_name_hides_nothing),
         cmocka_unit_test(a_program_does_not_advance),
     };
     return cmocka_run_group_tests_name("stalls", tests, NULL, NULL);

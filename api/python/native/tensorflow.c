@@ -279,8 +279,8 @@ static bool take_buffers(const struct kernel *kernel, struct operation *operatio
 /* Declares the kernel's tensor at its first use, and again for another engine or another size. A name that another
  * place uses for another shape gets a number, the same on workers that use names alike: one about which they have
  * disagreed takes no further shape. The job is locked. */
-static trib_status declare(struct kernel *kernel, int64_t operation_number, const TF_Tensor *input, trib_group *group,
-                           trib_error *error)
+static trib_status declare(struct kernel *kernel, const struct operation *operation, const TF_Tensor *input,
+                           trib_group *group, trib_error *error)
 {
     int64_t count = TF_TensorElementCount(input);
     if (kernel->tensor != NULL && kernel->generation == trib_tf_job.generation && kernel->count == count) {
@@ -306,7 +306,11 @@ static trib_status declare(struct kernel *kernel, int64_t operation_number, cons
         desc.codec = is_small ? "none" : kernel->codec;
     }
     char first[TRIB_TENSOR_NAME_MAX + 1];
-    trib_tf_tensor_name(kernel, operation_number, first);
+    trib_tf_tensor_name(kernel, operation->number, first);
+    /* Workers use the shapes of a name in one order, and hear of it if they do not. Iterations of a loop may run in any
+     * order, which a worker that is late would make an error. A name with a number of its own has one shape. */
+    const bool has_order = kernel->numbers == 0 && TF_GetFrameId(operation->context) == 0;
+    desc.name_length = has_order ? (uint32_t)strlen(first) : 0;
     trib_status status = TRIB_MISMATCH;
     for (int number = 0; status == TRIB_MISMATCH && number < SHAPES_MAX; number++) {
         if (number == 1 && trib_tf_is_disputed(kernel, error)) {
@@ -364,7 +368,7 @@ static const char *submit(struct kernel *kernel, struct operation *operation, tr
     trib_status status = trib_tf_group(kernel, &group, error);
     status = status == TRIB_OK ? completion_begin(error) : status;
     if (status == TRIB_OK) {
-        status = declare(kernel, operation->number, input, group, error);
+        status = declare(kernel, operation, input, group, error);
     }
     if (status == TRIB_OK) {
         params.tensor = kernel->tensor;

@@ -68,6 +68,8 @@ TF_Tensor *TF_AllocateOutput(TF_OpKernelContext *context, int output, int type, 
 size_t TF_TensorByteSize(const TF_Tensor *tensor);
 void *TF_TensorData(const TF_Tensor *tensor);
 int TF_NumDims(const TF_Tensor *tensor);
+/* 0: the operation is in no loop whose iterations may run at the same time. */
+uint64_t TF_GetFrameId(TF_OpKernelContext *context);
 int64_t TF_Dim(const TF_Tensor *tensor, int index);
 int64_t TF_TensorElementCount(const TF_Tensor *tensor);
 int TF_TensorType(const TF_Tensor *tensor);

@@ -136,6 +136,10 @@ static void handles_are_null_after_failure(void **state)
     tensor = declared;
     FAILS(TRIB_INVALID, trib_tensor_declare(NULL, &desc, &tensor, &error));
     assert_null(tensor);
+    desc = describe("more than all");
+    desc.quorum = 2;
+    FAILS(TRIB_INVALID, trib_tensor_declare(engine, &desc, &tensor, &error));
+    assert_non_null(strstr(error.text, "2 of 1 workers (trib_tensor_desc.quorum)"));
 
     trib_op_params params = params_of(declared, &data);
     trib_op *const stale = (trib_op *)(void *)&data, *op = stale;
@@ -160,6 +164,9 @@ static void handles_are_null_after_failure(void **state)
 
     void *memory = &data;
     assert_int_equal(trib_alloc(engine, 0, &memory), TRIB_INVALID);
+    assert_null(memory);
+    memory = &data;
+    assert_int_equal(trib_alloc(engine, (size_t)64 << 40, &memory), TRIB_NO_MEMORY); /* no machine has that much */
     assert_null(memory);
     assert_int_equal(trib_engine_destroy(engine), TRIB_OK);
 }

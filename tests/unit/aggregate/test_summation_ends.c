@@ -98,13 +98,13 @@ static void test_owner_leaves_after_its_sums(void **state)
 
 /* ---- Waiting ---- */
 
-static void stalled(void *user, uint32_t receiver, const trib_contribution *what, uint32_t rank, uint32_t count)
+static void stalled(void *user, uint32_t receiver, const trib_contribution *what, const trib_missing *missing)
 {
     (void)user;
     assert_int_equal(what->contributor, receiver);
     the.stall_calls++;
-    the.stall_rank = rank;
-    the.stall_missing = count;
+    the.stall_rank = missing->lowest;
+    the.stall_missing = missing->count;
 }
 
 static void test_stalls(void **state)
@@ -145,11 +145,11 @@ static void wait_for_the_last(uint32_t partitions)
 
 static uint32_t notified[64], notified_count;
 
-static void note_stall(void *user, uint32_t receiver, const trib_contribution *what, uint32_t rank, uint32_t count)
+static void note_stall(void *user, uint32_t receiver, const trib_contribution *what, const trib_missing *missing)
 {
     (void)user;
-    assert_int_equal(rank, 3);
-    assert_int_equal(count, 1);
+    assert_int_equal(missing->lowest, 3);
+    assert_int_equal(missing->count, 1);
     assert_true(notified_count < 64);
     notified[notified_count++] = what->partition * 10 + receiver;
 }

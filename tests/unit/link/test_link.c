@@ -405,7 +405,7 @@ static void strangers_do_not_refuse_partials(void **state)
     for (size_t i = 0; i < 2; i++) {
         trib_frame frame = partial_frame(0);
         frame.type = types[i];
-        frame.payload_size = (uint32_t)size;
+        frame.payload_size = types[i] == TRIB_FRAME_REFUSED ? (uint32_t)size : 0;
         frame.aux = types[i] == TRIB_FRAME_REFUSED ? (uint32_t)TRIB_TIMEOUT : 3;
         trib_error error = {.text = ""};
         assert_int_equal(trib_relay_received(self.links[3], &frame, payload, false, &error), TRIB_PROTOCOL);
@@ -413,6 +413,13 @@ static void strangers_do_not_refuse_partials(void **state)
         frame.round = 2; /* the round has not begun, or is over and forgotten */
         assert_int_equal(trib_relay_received(self.links[3], &frame, payload, false, &error), TRIB_OK);
     }
+    trib_frame notice = partial_frame(0);
+    trib_error error = {.text = ""};
+    notice.type = TRIB_FRAME_STALL;
+    notice.aux = 3;
+    notice.payload_size = TRIB_RANK_BITS_BYTES; /* of many more workers than there are */
+    assert_int_equal(trib_relay_received(self.links[2], &notice, payload, false, &error), TRIB_PROTOCOL);
+    assert_non_null(strstr(error.text, "STALL of rank 3 with a list of 512 bytes"));
     bed_close(&self);
 }
 
