@@ -194,6 +194,39 @@ def lost_worker_comes_back():
     assert output.count('finished after') == 3, output[-2000:]
 
 
+def stopped_worker_is_replaced():
+    """Nothing ends a worker that stands still, neither the first nor another one: the others name it, and the launcher
+    ends it. A stopped host, and so a killed worker that does not end, are given up."""
+    gate = os.path.join(FOLDER.name, 'gate-of-stopped')
+    options = ('--elastic', '2:4', '-H', 'a:3,b:1', *AWAY)
+    job = Job(*options, '--', PYTHON, WORKER, '1', '0.05', gate, TRIB_PEER_TIMEOUT='2s')
+    try:
+        for place, size in ((0, 4), (2, 4)):
+            job.has_size(size)
+            stopped = next(pid for pid, each in job.steps().items() if each[1] == place)
+            os.kill(stopped, signal.SIGSTOP)
+            job.comes_to(lambda steps, stopped=stopped: stopped not in steps, 'the end of rank %d' % place, 30)
+        job.has_size(4)
+        stopped, agent = next(
+            (pid, int(open('/proc/%d/stat' % pid).read().rpartition(')')[2].split()[1]))
+            for pid, each in job.steps().items()
+            if each[3] == 'b'
+        )
+        os.kill(agent, signal.SIGSTOP)
+        os.kill(stopped, signal.SIGSTOP)
+        job.comes_to(lambda steps: stopped not in steps, 'the end of the host', 30)
+        job.has_size(4)
+        open_gate(gate)
+        output = job.end()
+    finally:
+        job.stop()
+    assert output.count('the others have lost it, and it has not asked for its place within 1 s: ending it') == 3, (
+        output
+    )
+    assert 'host b is lost' in output and 'no answer within' in output, output[-2500:]
+    assert output.count('finished after') == 4, output[-2000:]
+
+
 def lost_host_comes_back():
     """The way to a host ends; its worker is lost, and another one is started when there is a way again."""
     gate = os.path.join(FOLDER.name, 'gate-of-host')
@@ -361,6 +394,7 @@ def main():
                 way_to_a_host_ends,
                 hosts_in_network_namespaces,
                 lost_worker_comes_back,
+                stopped_worker_is_replaced,
                 lost_host_comes_back,
                 too_few_end_the_job,
                 goes_on_without_a_bad_host,

@@ -51,9 +51,13 @@ class Worker:
         self.is_server = False
         self.has_worked = False  # it has come to a commit
         self.is_unwanted = False  # its end is no failure
-        self.is_pressed = False  # it was ended because it was late
+        self.pressed_at = None  # when it was ended because it was late
         self.unfinished = {}  # by stream, the line whose end has not come
         self.started_at = time.monotonic()
+
+    def is_overdue(self, seconds):
+        """True if it was ended so long ago because it was late, and is still there."""
+        return self.pressed_at is not None and time.monotonic() > self.pressed_at + seconds
 
     def __str__(self):
         what = 'worker %d' % self.number if self.rank is None else 'rank %d' % self.rank

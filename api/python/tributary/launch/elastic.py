@@ -16,6 +16,8 @@ from link import HostLost
 from rendezvous import Rendezvous
 
 _FORM_SECONDS = 120  # for workers to ask for their place, once one has
+_LOST_SECONDS = 1  # for a worker that the others have lost to ask for its place: it is cut off, or stands still
+_KILL_SECONDS = 5  # for a worker that was killed to end, and for its host to answer
 _START_SECONDS = 600  # for a worker that was started to ask for its place
 _DISCOVERY_SECONDS = 1
 _HOSTS_SECONDS = 600  # for a discovery script to show enough hosts
@@ -29,6 +31,7 @@ class Elastic(Driver):
         self._rendezvous, self._port, self._discovery = Rendezvous(self.token, self._take_message), None, None
         self._attempt, self._members, self._ready = 0, set(), set()  # numbers of the attempt's workers
         self._waiting, self._asked_at = {}, None  # when each asked for its place
+        self._lost = {}  # when others first said that they have lost a member of the attempt
         self._told = None  # what the members have been told of changes
         self._is_finishing, self._is_forming = False, False
         self._short_since, self._last_code = None, 1  # since when too few places are there; how the last worker failed
@@ -174,10 +177,18 @@ class Elastic(Driver):
                 del self._waiting[number]
                 self._members.discard(number)
 
+    def _missing(self):
+        """Returns the members that the next attempt waits for: they still train, have not heard of the loss yet, or
+        stand still. One that was killed and does not end, as it waits in the kernel, holds nobody up."""
+        return [
+            worker
+            for number, worker in self.workers.items()
+            if number in self._members and number not in self._waiting and not worker.is_overdue(_KILL_SECONDS)
+        ]
+
     def _may_form(self):
-        present = set(self.workers)
-        if not self._waiting or any(n in present and n not in self._waiting for n in self._members):
-            return False  # a member still trains, or has not heard of the loss yet
+        if not self._waiting or self._missing():
+            return False
         if self._is_finishing:
             return True
         if len(self._waiting) < self.options.least:
@@ -202,7 +213,7 @@ class Elastic(Driver):
         if any(number not in self._waiting for number in chosen):
             return  # someone has ended, or has to go, meanwhile
         self._attempt += 1
-        self._members, self._ready, self._asked_at = set(chosen), set(), None
+        self._members, self._ready, self._asked_at, self._lost = set(chosen), set(), None, {}
         for rank, number in enumerate(chosen):
             worker = self.workers[number]
             worker.rank = rank
@@ -221,19 +232,22 @@ class Elastic(Driver):
     def _press_late_ones(self):
         """Ends workers that have not asked for their place in time: they would hold all others up."""
         for number, worker in self.workers.items():
-            if number not in self._waiting and number not in self._members and not worker.is_pressed:
+            if number not in self._waiting and number not in self._members:
                 self._press(worker, worker.started_at, _START_SECONDS)
-        if self._asked_at is None or time.monotonic() < self._asked_at + _FORM_SECONDS:
+        if not self._members & set(self._waiting):
             return
-        for number in self._members if self._members & set(self._waiting) else ():
-            if number in self.workers and number not in self._waiting and not self.workers[number].is_pressed:
-                self._press(self.workers[number], self._asked_at, _FORM_SECONDS)
+        for worker in self._missing():
+            self._press(worker, self._asked_at, _FORM_SECONDS)
+            if worker.number in self._lost:
+                self._press(worker, self._lost[worker.number], _LOST_SECONDS, 'the others have lost it, and it ')
 
-    def _press(self, worker, since, seconds):
-        if time.monotonic() > since + seconds:
-            say('%s has not asked for its place within %d s: ending it' % (worker, seconds))
-            worker.is_pressed = True
+    def _press(self, worker, since, seconds, why='it '):
+        now = time.monotonic()
+        if worker.pressed_at is None and now > since + seconds:
+            say('%s: %shas not asked for its place within %d s: ending it' % (worker, why, seconds))
+            worker.pressed_at = now
             worker.link.order(do='signal', worker=worker.number, number=signal.SIGKILL)
+            asyncio.ensure_future(worker.link.check(_KILL_SECONDS))
 
     def _check_enough(self):
         """Ends the job if too few workers are left and no more can be started."""
@@ -263,12 +277,20 @@ class Elastic(Driver):
         if 'join' in message:
             self._waiting[number] = time.monotonic()
             self._asked_at = self._asked_at or time.monotonic()
+            if message['join'] == self._attempt and message.get('lost') is not None:
+                self._note_lost(message['lost'])
         elif message.get('ready') == self._attempt:
             self._ready.add(number)
             self._record(self.workers[number].link.name).note_joined()
         elif 'worked' in message:
             self.workers[number].has_worked = True
         self._wake.set()
+
+    def _note_lost(self, rank):
+        """A member says whose loss has ended the attempt. That one may live: stopped, or cut off from the others."""
+        for number in self._members & set(self.workers):
+            if self.workers[number].rank == rank:
+                self._lost.setdefault(number, time.monotonic())
 
     def note_end(self, worker, status):
         self._waiting.pop(worker.number, None)
