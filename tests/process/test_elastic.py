@@ -194,6 +194,14 @@ def lost_worker_comes_back():
     assert output.count('finished after') == 3, output[-2000:]
 
 
+def loss_without_elastic_is_explained():
+    job = Job('-H', 'a:1,b:1', *AWAY, '--', PYTHON, WORKER, '1', '0.05', FOLDER.name + '/no-gate')
+    job.has_size(2)
+    job.kill(next(iter(job.steps())))
+    output = job.end(status=137)
+    assert output.count('elastic training goes on after a loss under `tributary run --elastic MIN:MAX`') == 1, output
+
+
 def stopped_worker_is_replaced():
     """Nothing ends a worker that stands still, neither the first nor another one: the others name it, and the launcher
     ends it. A stopped host, and so a killed worker that does not end, are given up."""
@@ -394,6 +402,7 @@ def main():
                 way_to_a_host_ends,
                 hosts_in_network_namespaces,
                 lost_worker_comes_back,
+                loss_without_elastic_is_explained,
                 stopped_worker_is_replaced,
                 lost_host_comes_back,
                 too_few_end_the_job,
