@@ -17,11 +17,15 @@ from rendezvous import Rendezvous
 
 _FORM_SECONDS = 120  # for workers to ask for their place, once one has
 _LOST_SECONDS = 1  # for a worker that the others have lost to ask for its place: it is cut off, or stands still
+_STOPPED_SECONDS = 3  # for a worker that others wait for, and that is seen to be stopped, to go on
+_LOOK_SECONDS = 1  # between two looks for such ones
 _KILL_SECONDS = 5  # for a worker that was killed to end, and for its host to answer
 _START_SECONDS = 600  # for a worker that was started to ask for its place
 _DISCOVERY_SECONDS = 1
 _HOSTS_SECONDS = 600  # for a discovery script to show enough hosts
 _GATHER_SECONDS = 5  # newcomers wait so long for others that are starting, to come in together
+
+_HAS_NOT_ASKED = 'it has not asked for its place within %d s'
 
 
 class Elastic(Driver):
@@ -31,6 +35,7 @@ class Elastic(Driver):
         self._rendezvous, self._port, self._discovery = Rendezvous(self.token, self._take_message), None, None
         self._attempt, self._members, self._ready = 0, set(), set()  # numbers of the attempt's workers
         self._waiting, self._asked_at = {}, None  # when each asked for its place
+        self._looked_at = 0.0  # for stopped workers
         self._lost = {}  # when others first said that they have lost a member of the attempt
         self._told = None  # what the members have been told of changes
         self._is_finishing, self._is_forming = False, False
@@ -92,6 +97,7 @@ class Elastic(Driver):
             self._is_forming = True
             asyncio.ensure_future(self._form())
         self._press_late_ones()
+        self._look_for_stopped()
         if not self.workers and (self.signal or self._is_finishing or self.status):
             return False
         self._check_enough()
@@ -239,12 +245,40 @@ class Elastic(Driver):
         for worker in self._missing():
             self._press(worker, self._asked_at, _FORM_SECONDS)
             if worker.number in self._lost:
-                self._press(worker, self._lost[worker.number], _LOST_SECONDS, 'the others have lost it, and it ')
+                self._press(
+                    worker, self._lost[worker.number], _LOST_SECONDS, 'the others have lost it, and ' + _HAS_NOT_ASKED
+                )
 
-    def _press(self, worker, since, seconds, why='it '):
+    def _awaited(self):
+        """Returns the members that others wait for: to ask for their place, or to join the attempt that forms."""
+        if self._members & set(self._waiting):
+            return self._missing()
+        return [self.workers[number] for number in self._members - self._ready if number in self.workers]
+
+    def _look_for_stopped(self):
+        """Asks hosts which workers are stopped, as long as some are awaited. The others may not have noticed."""
+        if time.monotonic() > self._looked_at + _LOOK_SECONDS:
+            self._looked_at = time.monotonic()
+            for link in {worker.link for worker in self._awaited()}:
+                link.order(do='stopped')
+
+    def note_stopped(self, link, numbers):
+        for worker in self._awaited():
+            if worker.link is link:
+                is_stopped = worker.number in numbers
+                worker.stopped_at = (worker.stopped_at or time.monotonic()) if is_stopped else None
+                if is_stopped:
+                    self._press(
+                        worker,
+                        worker.stopped_at,
+                        _STOPPED_SECONDS,
+                        'others wait for it, and it has been stopped for %d s',
+                    )
+
+    def _press(self, worker, since, seconds, why=_HAS_NOT_ASKED):
         now = time.monotonic()
         if worker.pressed_at is None and now > since + seconds:
-            say('%s: %shas not asked for its place within %d s: ending it' % (worker, why, seconds))
+            say('%s: %s: ending it' % (worker, why % seconds))
             worker.pressed_at = now
             worker.link.order(do='signal', worker=worker.number, number=signal.SIGKILL)
             asyncio.ensure_future(worker.link.check(_KILL_SECONDS))
@@ -274,6 +308,7 @@ class Elastic(Driver):
     def _take_message(self, number, message):
         if number not in self.workers:
             return
+        self.workers[number].stopped_at = None
         if 'join' in message:
             self._waiting[number] = time.monotonic()
             self._asked_at = self._asked_at or time.monotonic()
