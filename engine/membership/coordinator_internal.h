@@ -75,8 +75,8 @@ typedef struct trib_group_entry {
     uint32_t released_count; /* number of ranks that have released the group */
     bool is_ending;          /* all ranks have released it, so the members are told to forget it */
     uint32_t conflict;       /* the same number for the groups that are bad together; 0: none (group_conflict.c) */
-    uint32_t sides;          /* of the search for conflicts, as is the next field */
-    struct trib_group_entry *peer;
+    uint32_t sides;          /* of the search for conflicts, as are the next two fields */
+    struct trib_group_entry *peer, *marked;
     unsigned char *knows; /* by member: it has answered that it knows the ranks */
     trib_dealer *dealer;  /* deals the group's tensors to its members and to servers; NULL: the job's dealer does */
     struct trib_group_entry *next;

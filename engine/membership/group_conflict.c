@@ -46,29 +46,31 @@ static trib_group_entry *list_peers(const trib_coordinator *self, const trib_gro
     return peers;
 }
 
-/* Returns true if a side of one of the two has become known. */
-static bool join_sides(const trib_coordinator *self, trib_group_entry *first, trib_group_entry *later)
+/* Marks the peers that come after the group, or before it, also by way of others. Each that is marked is compared with
+ * all once: a worker may be ahead of others by as many groups as the job can have. */
+static void mark_side(const trib_coordinator *self, trib_group_entry *peers, trib_group_entry *entry, unsigned side)
 {
-    const uint32_t after = first->sides & AFTER & ~later->sides, before = later->sides & BEFORE & ~first->sides;
-    if ((after | before) == 0 || !is_before(self, first, later)) {
-        return false;
+    trib_group_entry *last = entry;
+    entry->marked = NULL;
+    for (const trib_group_entry *one = entry; one != NULL; one = one->marked) {
+        for (trib_group_entry *other = peers; other != NULL; other = other->peer) {
+            const bool is_new = (other->sides & side) == 0;
+            if (is_new && (side == AFTER ? is_before(self, one, other) : is_before(self, other, one))) {
+                other->sides |= side;
+                other->marked = NULL;
+                last->marked = other;
+                last = other;
+            }
+        }
     }
-    later->sides |= after;
-    first->sides |= before;
-    return true;
 }
 
 const trib_group_entry *trib_group_find_conflict(trib_coordinator *self, trib_group_entry *entry, uint32_t rank)
 {
     trib_group_entry *peers = entry->bad || !awaits_some(entry) ? NULL : list_peers(self, entry);
-    bool goes_on = peers != NULL && peers->peer != NULL;
-    while (goes_on) {
-        goes_on = false;
-        for (trib_group_entry *first = peers; first != NULL; first = first->peer) {
-            for (trib_group_entry *later = peers; later != NULL; later = later->peer) {
-                goes_on = join_sides(self, first, later) || goes_on;
-            }
-        }
+    if (peers != NULL && peers->peer != NULL) {
+        mark_side(self, peers, entry, AFTER);
+        mark_side(self, peers, entry, BEFORE);
     }
     const trib_group_entry *next = NULL; /* in the cycle, the one behind the group */
     for (trib_group_entry *other = peers; other != NULL; other = other->peer) {

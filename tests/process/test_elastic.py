@@ -194,6 +194,77 @@ def lost_worker_comes_back():
     assert output.count('finished after') == 3, output[-2000:]
 
 
+def loss_without_elastic_is_explained():
+    job = Job('-H', 'a:1,b:1', *AWAY, '--', PYTHON, WORKER, '1', '0.05', FOLDER.name + '/no-gate')
+    job.has_size(2)
+    job.kill(next(iter(job.steps())))
+    output = job.end(status=137)
+    assert output.count('elastic training goes on after a loss under `tributary run --elastic MIN:MAX`') == 1, output
+
+
+def stopped_worker_is_replaced():
+    """Nothing ends a worker that stands still, neither the first nor another one: the others name it, and the launcher
+    ends it. A stopped host, and so a killed worker that does not end, are given up."""
+    gate = os.path.join(FOLDER.name, 'gate-of-stopped')
+    options = ('--elastic', '2:4', '-H', 'a:3,b:1', *AWAY)
+    job = Job(*options, '--', PYTHON, WORKER, '1', '0.05', gate, TRIB_PEER_TIMEOUT='2s')
+    try:
+        for ranks in (0,), (2,), (1, 2):
+            job.has_size(4)
+            stopped = {pid for pid, each in job.steps().items() if each[1] in ranks}
+            for pid in stopped:
+                os.kill(pid, signal.SIGSTOP)
+            job.comes_to(lambda steps, stopped=stopped: not stopped & set(steps), 'the end of ranks %s' % (ranks,), 30)
+        job.has_size(4)
+        stopped, agent = next(
+            (pid, int(open('/proc/%d/stat' % pid).read().rpartition(')')[2].split()[1]))
+            for pid, each in job.steps().items()
+            if each[3] == 'b'
+        )
+        os.kill(agent, signal.SIGSTOP)
+        os.kill(stopped, signal.SIGSTOP)
+        job.comes_to(lambda steps: stopped not in steps, 'the end of the host', 30)
+        job.has_size(4)
+        open_gate(gate)
+        output = job.end()
+    finally:
+        job.stop()
+    assert output.count('the others have lost it, and it has not asked for its place within 1 s') == 4, output
+    assert output.count('others wait for it, and it has been stopped for 3 s: ending it') == 1, output
+    assert 'host b is lost' in output and 'no answer within' in output, output[-2500:]
+    assert output.count('finished after') == 4, output[-2000:]
+
+
+STOPS = """
+import os, runpy, signal, sys
+from tributary.rendezvous import Rendezvous
+
+def next_place(self, take=Rendezvous.next_place, mark=sys.argv.pop()):
+    place = take(self)
+    if place['rank'] == 1 and not os.path.exists(mark):
+        open(mark, 'x').close()
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return place
+
+worker = sys.argv.pop()
+Rendezvous.next_place = next_place
+runpy.run_path(worker, run_name='__main__')
+"""
+
+
+def worker_stopped_while_it_joins_is_replaced():
+    gate, mark = os.path.join(FOLDER.name, 'gate-of-joining'), os.path.join(FOLDER.name, 'mark-of-joining')
+    job = Job('--elastic', '2:3', '--', PYTHON, '-c', STOPS, '1', '0.05', gate, WORKER, mark)
+    try:
+        job.has_size(3)
+        open_gate(gate)
+        output = job.end()
+    finally:
+        job.stop()
+    assert output.count('others wait for it, and it has been stopped for 3 s: ending it') == 1, output[-2500:]
+    assert output.count('finished after') == 3, output[-2000:]
+
+
 def lost_host_comes_back():
     """The way to a host ends; its worker is lost, and another one is started when there is a way again."""
     gate = os.path.join(FOLDER.name, 'gate-of-host')
@@ -361,6 +432,9 @@ def main():
                 way_to_a_host_ends,
                 hosts_in_network_namespaces,
                 lost_worker_comes_back,
+                loss_without_elastic_is_explained,
+                stopped_worker_is_replaced,
+                worker_stopped_while_it_joins_is_replaced,
                 lost_host_comes_back,
                 too_few_end_the_job,
                 goes_on_without_a_bad_host,

@@ -22,12 +22,19 @@ that wait to join (TRIB_RANK=-1) come in then, or at admit()."""
 
 import copy
 import functools
+import logging
 
 from . import job
 from .errors import HostsUpdatedInterrupt, JobLostError
 from .objects import broadcast_object
 
 HorovodInternalError = JobLostError
+
+_NO_WAY_ON = (
+    'tributary: a worker is lost, and nothing says here who is left: elastic training goes on after a loss under '
+    '`tributary run --elastic MIN:MAX`, or with TRIB_SURVIVE=workers. This worker ends, for a launcher that starts all '
+    'of them again'
+)
 
 
 def _begin_anew():
@@ -148,6 +155,8 @@ def run_fn(func, reset):
                 # one that starts all workers again, such as torchrun, sees the error.
                 is_loss = isinstance(problem, JobLostError) or job.is_lost()
                 can_go_on = reset is not _begin_anew or job.launcher() is not None or job.goes_on()
+                if is_loss and not can_go_on:
+                    logging.getLogger('tributary').warning(_NO_WAY_ON)
                 if not (is_loss and can_go_on):
                     raise
                 state.restore()

@@ -128,10 +128,7 @@ class Engine:
 
     def membership(self) -> Any:
         """Returns the membership as it is now, a trib_membership; a worker that has joined learns its rank so."""
-        membership = _abi.trib_membership(struct_size=ctypes.sizeof(_abi.trib_membership))
-        with self._lock:
-            self._check()
-            status = lib.trib_membership_get(self._handle, ctypes.byref(membership))
+        status, membership = self._read_membership()
         if status < 0:
             raise error_of(status, '')
         self.rank, self.size = membership.rank, membership.worker_count
@@ -178,11 +175,20 @@ class Engine:
 
     def has_changed(self) -> bool:
         """True if a worker was lost in a job that goes on: operations fail until advance() is called."""
+        status, membership = self._read_membership()
+        return status == _abi.TRIB_OK and membership.status == _abi.TRIB_EPOCH_CHANGED
+
+    def lost_rank(self) -> int | None:
+        """Returns the rank of the worker whose loss has ended the job or its epoch; None if there is none, or it is not
+        known which."""
+        status, membership = self._read_membership()
+        return membership.lost_rank if status == _abi.TRIB_OK and membership.lost_rank >= 0 else None
+
+    def _read_membership(self):
         membership = _abi.trib_membership(struct_size=ctypes.sizeof(_abi.trib_membership))
         with self._lock:
             self._check()
-            status = lib.trib_membership_get(self._handle, ctypes.byref(membership))
-        return status == _abi.TRIB_OK and membership.status == _abi.TRIB_EPOCH_CHANGED
+            return lib.trib_membership_get(self._handle, ctypes.byref(membership)), membership
 
     def is_lost(self) -> bool:
         """True if the job has ended because a member was lost or has left."""

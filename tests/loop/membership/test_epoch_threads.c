@@ -73,9 +73,8 @@ static void *look(void *user)
         note(self, trib_trace_start(self->engine, 1 << 20, &error));
         trib_trace_stop(self->engine);
         submit(self);
-        if (atomic_fetch_add(&self->turns, 1) % 32 == 0) { /* few: those that have not ended take time at each change */
-            make_group(self);
-        }
+        make_group(self); /* hundreds have not ended at each change */
+        atomic_fetch_add(&self->turns, 1);
     }
     return NULL;
 }

@@ -47,17 +47,29 @@ def _free_port(address):
     raise OSError('no free port on %s' % address)
 
 
+def _state_and_parent(pid):
+    with open('/proc/%s/stat' % pid, encoding='utf-8', errors='replace') as file:
+        state, parent = file.read().rpartition(')')[2].split()[:2]
+    return state, int(parent)
+
+
+def _is_stopped(pid):
+    try:
+        return _state_and_parent(pid)[0] == 'T'
+    except OSError:
+        return False
+
+
 def _descendants():
     """Returns this process's live descendants. Their parents may have ended: this process has adopted them."""
     parents = {}
     for pid in filter(str.isdigit, os.listdir('/proc')):
         try:
-            with open('/proc/%s/stat' % pid, encoding='utf-8', errors='replace') as file:
-                state, parent = file.read().rpartition(')')[2].split()[:2]
+            state, parent = _state_and_parent(pid)
         except OSError:
             continue
         if state not in 'ZX':
-            parents[int(pid)] = int(parent)
+            parents[int(pid)] = parent
     found = {os.getpid()}
     while True:
         more = {pid for pid, parent in parents.items() if parent in found} - found
@@ -133,6 +145,9 @@ class Agent:
                 os.killpg(process.pid, number)
             except OSError:
                 pass
+
+    async def do_stopped(self):
+        _say(event='stopped', workers=[worker for worker, each in self.workers.items() if _is_stopped(each.pid)])
 
     async def watch(self, worker, process):
         streams = [

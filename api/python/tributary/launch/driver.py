@@ -51,9 +51,14 @@ class Worker:
         self.is_server = False
         self.has_worked = False  # it has come to a commit
         self.is_unwanted = False  # its end is no failure
-        self.is_pressed = False  # it was ended because it was late
+        self.pressed_at = None  # when it was ended because it was late
+        self.stopped_at = None  # when it was first seen to be stopped
         self.unfinished = {}  # by stream, the line whose end has not come
         self.started_at = time.monotonic()
+
+    def is_overdue(self, seconds):
+        """True if it was ended so long ago because it was late, and is still there."""
+        return self.pressed_at is not None and time.monotonic() > self.pressed_at + seconds
 
     def __str__(self):
         what = 'worker %d' % self.number if self.rank is None else 'rank %d' % self.rank
@@ -84,6 +89,9 @@ class Driver:
     def note_end(self, worker, status):
         """A worker has ended with an exit status, or below 0 by a signal of that number."""
         raise NotImplementedError
+
+    def note_stopped(self, link, numbers):
+        """A host that was asked says which of its workers are stopped."""
 
     # The life of the launcher.
 
@@ -209,6 +217,8 @@ class Driver:
             self._print(worker, event['stream'], event['text'])
         elif kind == 'ended' and worker is not None:
             self._end(worker, event['status'])
+        elif kind == 'stopped':
+            self.note_stopped(link, event['workers'])
         elif kind == 'lost' and self.links.get(link.name) is link:
             lost = [worker for worker in self.workers.values() if worker.link is link]
             if lost and not self.signal:

@@ -16,10 +16,16 @@ from link import HostLost
 from rendezvous import Rendezvous
 
 _FORM_SECONDS = 120  # for workers to ask for their place, once one has
+_LOST_SECONDS = 1  # for a worker that the others have lost to ask for its place: it is cut off, or stands still
+_STOPPED_SECONDS = 3  # for a worker that others wait for, and that is seen to be stopped, to go on
+_LOOK_SECONDS = 1  # between two looks for such ones
+_KILL_SECONDS = 5  # for a worker that was killed to end, and for its host to answer
 _START_SECONDS = 600  # for a worker that was started to ask for its place
 _DISCOVERY_SECONDS = 1
 _HOSTS_SECONDS = 600  # for a discovery script to show enough hosts
 _GATHER_SECONDS = 5  # newcomers wait so long for others that are starting, to come in together
+
+_HAS_NOT_ASKED = 'it has not asked for its place within %d s'
 
 
 class Elastic(Driver):
@@ -29,6 +35,8 @@ class Elastic(Driver):
         self._rendezvous, self._port, self._discovery = Rendezvous(self.token, self._take_message), None, None
         self._attempt, self._members, self._ready = 0, set(), set()  # numbers of the attempt's workers
         self._waiting, self._asked_at = {}, None  # when each asked for its place
+        self._looked_at = 0.0  # for stopped workers
+        self._lost = {}  # when others first said that they have lost a member of the attempt
         self._told = None  # what the members have been told of changes
         self._is_finishing, self._is_forming = False, False
         self._short_since, self._last_code = None, 1  # since when too few places are there; how the last worker failed
@@ -89,6 +97,7 @@ class Elastic(Driver):
             self._is_forming = True
             asyncio.ensure_future(self._form())
         self._press_late_ones()
+        self._look_for_stopped()
         if not self.workers and (self.signal or self._is_finishing or self.status):
             return False
         self._check_enough()
@@ -174,10 +183,18 @@ class Elastic(Driver):
                 del self._waiting[number]
                 self._members.discard(number)
 
+    def _missing(self):
+        """Returns the members that the next attempt waits for: they still train, have not heard of the loss yet, or
+        stand still. One that was killed and does not end, as it waits in the kernel, holds nobody up."""
+        return [
+            worker
+            for number, worker in self.workers.items()
+            if number in self._members and number not in self._waiting and not worker.is_overdue(_KILL_SECONDS)
+        ]
+
     def _may_form(self):
-        present = set(self.workers)
-        if not self._waiting or any(n in present and n not in self._waiting for n in self._members):
-            return False  # a member still trains, or has not heard of the loss yet
+        if not self._waiting or self._missing():
+            return False
         if self._is_finishing:
             return True
         if len(self._waiting) < self.options.least:
@@ -202,7 +219,7 @@ class Elastic(Driver):
         if any(number not in self._waiting for number in chosen):
             return  # someone has ended, or has to go, meanwhile
         self._attempt += 1
-        self._members, self._ready, self._asked_at = set(chosen), set(), None
+        self._members, self._ready, self._asked_at, self._lost = set(chosen), set(), None, {}
         for rank, number in enumerate(chosen):
             worker = self.workers[number]
             worker.rank = rank
@@ -221,19 +238,50 @@ class Elastic(Driver):
     def _press_late_ones(self):
         """Ends workers that have not asked for their place in time: they would hold all others up."""
         for number, worker in self.workers.items():
-            if number not in self._waiting and number not in self._members and not worker.is_pressed:
+            if number not in self._waiting and number not in self._members:
                 self._press(worker, worker.started_at, _START_SECONDS)
-        if self._asked_at is None or time.monotonic() < self._asked_at + _FORM_SECONDS:
+        if not self._members & set(self._waiting):
             return
-        for number in self._members if self._members & set(self._waiting) else ():
-            if number in self.workers and number not in self._waiting and not self.workers[number].is_pressed:
-                self._press(self.workers[number], self._asked_at, _FORM_SECONDS)
+        for worker in self._missing():
+            self._press(worker, self._asked_at, _FORM_SECONDS)
+            if worker.number in self._lost:
+                self._press(
+                    worker, self._lost[worker.number], _LOST_SECONDS, 'the others have lost it, and ' + _HAS_NOT_ASKED
+                )
 
-    def _press(self, worker, since, seconds):
-        if time.monotonic() > since + seconds:
-            say('%s has not asked for its place within %d s: ending it' % (worker, seconds))
-            worker.is_pressed = True
+    def _awaited(self):
+        """Returns the members that others wait for: to ask for their place, or to join the attempt that forms."""
+        if self._members & set(self._waiting):
+            return self._missing()
+        return [self.workers[number] for number in self._members - self._ready if number in self.workers]
+
+    def _look_for_stopped(self):
+        """Asks hosts which workers are stopped, as long as some are awaited. The others may not have noticed."""
+        if time.monotonic() > self._looked_at + _LOOK_SECONDS:
+            self._looked_at = time.monotonic()
+            for link in {worker.link for worker in self._awaited()}:
+                link.order(do='stopped')
+
+    def note_stopped(self, link, numbers):
+        for worker in self._awaited():
+            if worker.link is link:
+                is_stopped = worker.number in numbers
+                worker.stopped_at = (worker.stopped_at or time.monotonic()) if is_stopped else None
+                if is_stopped:
+                    self._press(
+                        worker,
+                        worker.stopped_at,
+                        _STOPPED_SECONDS,
+                        'others wait for it, and it has been stopped for %d s',
+                    )
+
+    def _press(self, worker, since, seconds, why=_HAS_NOT_ASKED):
+        now = time.monotonic()
+        if worker.pressed_at is None and now > since + seconds:
+            say('%s: %s: ending it' % (worker, why % seconds))
+            worker.pressed_at = now
             worker.link.order(do='signal', worker=worker.number, number=signal.SIGKILL)
+            asyncio.ensure_future(worker.link.check(_KILL_SECONDS))
 
     def _check_enough(self):
         """Ends the job if too few workers are left and no more can be started."""
@@ -260,15 +308,24 @@ class Elastic(Driver):
     def _take_message(self, number, message):
         if number not in self.workers:
             return
+        self.workers[number].stopped_at = None
         if 'join' in message:
             self._waiting[number] = time.monotonic()
             self._asked_at = self._asked_at or time.monotonic()
+            if message['join'] == self._attempt and message.get('lost') is not None:
+                self._note_lost(message['lost'])
         elif message.get('ready') == self._attempt:
             self._ready.add(number)
             self._record(self.workers[number].link.name).note_joined()
         elif 'worked' in message:
             self.workers[number].has_worked = True
         self._wake.set()
+
+    def _note_lost(self, rank):
+        """A member says whose loss has ended the attempt. That one may live: stopped, or cut off from the others."""
+        for number in self._members & set(self.workers):
+            if self.workers[number].rank == rank:
+                self._lost.setdefault(number, time.monotonic())
 
     def note_end(self, worker, status):
         self._waiting.pop(worker.number, None)

@@ -1,6 +1,7 @@
 """The launcher's way to a host: an agent there, started through ssh or the like, and its orders and events."""
 
 import asyncio
+import contextlib
 import json
 import os
 import shlex
@@ -21,7 +22,7 @@ class Link:
     def __init__(self, name, command, on_event):
         self.name, self._command, self._on_event = name, command, on_event
         self._process, self._answers, self._reading = None, asyncio.Queue(), None
-        self.address, self.is_lost = None, False
+        self.address, self.is_lost, self._why = None, False, ''
 
     async def open(self, towards):
         """Starts the agent. `towards` is an address of the launcher's; the answer is the host's own on that way."""
@@ -55,6 +56,17 @@ class Link:
         if not self.is_lost:
             self._process.stdin.write(json.dumps(what).encode() + b'\n')
 
+    async def check(self, seconds):
+        """Cuts the way to a host that does not answer in time. Its agent ends all workers there when it notices."""
+        try:
+            await asyncio.wait_for(self.free_port(), seconds)
+        except asyncio.TimeoutError:
+            self._why = ': no answer within %d s' % seconds
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        except HostLost:
+            pass  # its loss is known
+
     async def close(self):
         """Ends all workers of the host, and the agent. The way is cut if that takes too long."""
         if self._process is None:
@@ -72,11 +84,11 @@ class Link:
         except asyncio.TimeoutError:
             raise HostLost('no answer within %d s' % _START_SECONDS) from None
         if answer['event'] != event:
+            self._answers.put_nowait(answer)  # others may wait, too
             raise HostLost(answer['text'])
         return answer
 
     async def _read(self):
-        why = ''
         while True:
             line = await self._process.stdout.readline()
             if not line:
@@ -84,9 +96,8 @@ class Link:
             try:
                 event = json.loads(line)
             except ValueError:
-                why = (
-                    ': ' + line.decode('utf-8', 'replace').strip()
-                )  # a login script, or a shell that cannot start Python
+                # A login script says something, or a shell that cannot start Python.
+                self._why = ': ' + line.decode('utf-8', 'replace').strip()
                 continue
             if event['event'] in ('here', 'hello', 'port'):
                 self._answers.put_nowait(event)
@@ -94,6 +105,6 @@ class Link:
                 self._on_event(self, event)
         status = await self._process.wait()
         self.is_lost = True
-        event = {'event': 'lost', 'text': 'the way to it ended with status %d%s' % (status, why)}
+        event = {'event': 'lost', 'text': 'the way to it ended with status %d%s' % (status, self._why)}
         self._answers.put_nowait(event)
         self._on_event(self, event)
