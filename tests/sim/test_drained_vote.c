@@ -4,6 +4,8 @@
  * voted. Or it has sent the word to go, which does not reach the server. Then all workers have heard that the server
  * leaves, and its vote does not count. Another server is told to leave between two epochs.
  */
+#include <string.h>
+
 #include "engine/membership/coordinator_internal.h"
 #include "tests/sim/worker_loss.h"
 
@@ -107,6 +109,7 @@ static void who_may_go_has_no_vote(void **state)
     (void)sim_job_run(job, trib_sim_now(job->sim) + 100 * SECOND, NULL, NULL);
     assert_false(job->members[0].ended_told || job->members[1].ended_told);
     assert_true(job->members[2].ended_told && job->members[3].ended_told && job->members[SERVER].ended_told);
+    assert_non_null(strstr(job->members[2].ended.text, "the last epoch's 4 members is here (2 vote)"));
     worker_loss_close(self);
 }
 
