@@ -56,7 +56,7 @@ trib_status trib_server_drain(trib_engine *engine, trib_error *error)
     atomic_store(&losses->drains, true);
     if (!atomic_exchange(&losses->drain_posted, true)) {
         losses->drain_post.run = ask_to_go;
-        trib_reactor_post(engine->cores[0].reactor, &losses->drain_post);
+        trib_reactor_post(engine->reactors[0].reactor, &losses->drain_post); /* its core may be closed for a moment */
     }
     return TRIB_OK;
 }
