@@ -305,7 +305,7 @@ static void put_job(trace_writer *self)
         trib_put_u32(&section, config->roles);
         trib_put_u32(&section, (uint32_t)config->worker_count);
         trib_put_u32(&section, (uint32_t)config->server_count);
-        trib_put_u32(&section, trib_tracer_is_reference(engine) ? TRIB_TRACE_JOB_REFERENCE : 0);
+        trib_put_u32(&section, atomic_load(&engine->formation.coordinates) ? TRIB_TRACE_JOB_REFERENCE : 0);
         trib_put_u32(&section, engine->core_count);
         trib_put_u32(&section, roster != NULL ? roster->partition_bytes : config->partition_bytes);
         trib_put_u32(&section, roster != NULL ? roster->chunk_bytes : config->chunk_bytes);
