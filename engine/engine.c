@@ -83,9 +83,7 @@ static trib_status copy_config(trib_engine *engine, const trib_config *config, t
                               trib_status_text(status), TRIB_TOKEN_LONG);
     }
     engine->member_id = config->roles & TRIB_ROLE_WORKER ? (uint32_t)config->rank : TRIB_NO_MEMBER;
-    engine->rank = config->rank;
-    engine->worker_count = config->worker_count;
-    engine->server_count = config->server_count;
+    trib_engine_set_counts(engine, config->rank, config->worker_count, config->server_count);
     engine->formation.coordinates =
         (config->roles & TRIB_ROLE_COORDINATOR) ||
         ((config->roles & TRIB_ROLE_WORKER) && engine->member_id == 0 && !config->external_coordinator);

@@ -188,6 +188,13 @@ static bool header_is_sane(const trib_roster *head)
            head->t_opt_factor <= TRIB_T_OPT_FACTOR_MAX;
 }
 
+uint32_t trib_roster_peek_epoch(const void *form, size_t size)
+{
+    trib_reader reader = {.data = form, .left = size};
+    const uint32_t epoch = trib_get_u32(&reader);
+    return reader.failed ? 0 : epoch;
+}
+
 trib_status trib_roster_get(trib_reader *reader, trib_roster **roster_out, trib_error *error)
 {
     trib_roster head = {.epoch = trib_get_u32(reader)};

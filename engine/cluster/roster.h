@@ -75,6 +75,8 @@ void trib_member_info_put(trib_writer *writer, const trib_member_info *info);
 TRIB_CHECKED trib_status trib_member_info_get(trib_reader *reader, trib_member_info *info_out, trib_error *error);
 
 void trib_roster_put(trib_writer *writer, const trib_roster *roster);
+/* Returns the epoch of a roster that was put there; 0: it has none. */
+uint32_t trib_roster_peek_epoch(const void *form, size_t size);
 /* Reads all that is left and checks everything; *roster_out is written on success only. */
 TRIB_CHECKED trib_status trib_roster_get(trib_reader *reader, trib_roster **roster_out, trib_error *error);
 

@@ -35,7 +35,7 @@ typedef struct trib_formation {
     bool admits;         /* workers may join the next epoch */
     uint32_t ballot;     /* ballot of this coordinator, if it was elected for the next epoch; else 0 */
     /* Every member, core 0: state that an election asks for (membership/election.h). */
-    bool coordinates;         /* this process keeps the membership */
+    atomic_bool coordinates;  /* this process keeps the membership; any thread reads it */
     bool is_known;            /* all members have the last roster */
     bool is_settled;          /* it is decided which operations of the last epoch have succeeded */
     bool at_boundary;         /* the epoch has ended because all workers have asked for it */

@@ -117,6 +117,13 @@ static void notify_changed(trib_reactor *reactor, trib_post *post)
     }
 }
 
+void trib_engine_set_counts(trib_engine *engine, int32_t rank, int32_t workers, int32_t servers)
+{
+    engine->rank = engine->config.rank = rank;
+    engine->worker_count = engine->config.worker_count = workers;
+    engine->server_count = engine->config.server_count = servers;
+}
+
 void trib_job_membership(const trib_engine *engine, trib_membership *membership)
 {
     const trib_roster *roster = engine->roster;

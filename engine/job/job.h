@@ -462,6 +462,9 @@ static inline const struct trib_rank_set *trib_engine_rank_set(const trib_engine
     return group < TRIB_GROUPS_MAX ? atomic_load_explicit(&engine->rank_sets[group], memory_order_acquire) : NULL;
 }
 
+/* This process's rank, and the job's counts, as its settings or a roster say. The caller holds the mutex. */
+void trib_engine_set_counts(trib_engine *engine, int32_t rank, int32_t workers, int32_t servers);
+
 /* Wakes the threads that wait on `changed`. */
 void trib_engine_notify(trib_engine *engine);
 /* The caller holds the mutex. The post will run where callbacks run; the queue mode skips a post without a callback. */

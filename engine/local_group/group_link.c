@@ -350,8 +350,9 @@ trib_status trib_group_open(trib_core *core, trib_error *error)
         return TRIB_OK;
     }
     trib_assert(engine->group == NULL && core->reactor->index == 0);
-    if (check_gpus(engine, local_size, error) != TRIB_OK) {
-        return error->status;
+    const trib_status checked = check_gpus(engine, local_size, error);
+    if (checked != TRIB_OK) {
+        return checked;
     }
     trib_local_group *group = trib_core_zalloc(core, sizeof *group);
     if (group == NULL) {

@@ -70,7 +70,9 @@ void trib_coordinator_take_loss(trib_coordinator *self, const trib_cause *cause)
 /* The job ends in good order only if the servers stayed as long as the workers. */
 static void end_with_workers(trib_coordinator *self)
 {
-    trib_formation_dismiss_waiting(self);
+    if (!self->over) { /* else the others may go on, and those that wait look for them */
+        trib_formation_dismiss_waiting(self);
+    }
     if (self->early_leaver == TRIB_NO_MEMBER) {
         const trib_cause orderly = trib_cause_note(TRIB_OK, TRIB_NO_MEMBER, "all workers have left");
         trib_coordinator_end_job(self, &orderly);

@@ -38,6 +38,7 @@ typedef struct trib_coordinator_slot {
     uint32_t tensors_capacity;
     bool lost;             /* a lost server without which the job goes on; `left` is true, too */
     bool is_let_go;        /* a lost server that has asked to leave */
+    bool asks_to_go;       /* a server that asks to leave, and waits for its turn */
     bool drains;           /* the server has asked to leave, and some worker may still need it */
     uint32_t loss_number;  /* number of the server's loss in the order of losses, from 1 on */
     uint32_t losses_taken; /* of a worker: number of lost servers that it has nothing to do with any more */

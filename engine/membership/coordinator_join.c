@@ -255,7 +255,10 @@ static bool learn_worker_count(trib_coordinator *self, const trib_member_info *i
     free(self->slots);
     self->slots = slots;
     self->worker_count = workers;
-    self->core->engine->worker_count = self->core->engine->config.worker_count = (int32_t)workers;
+    trib_engine *engine = self->core->engine;
+    pthread_mutex_lock(&engine->mutex);
+    trib_engine_set_counts(engine, engine->config.rank, (int32_t)workers, engine->config.server_count);
+    pthread_mutex_unlock(&engine->mutex);
     for (uint32_t i = workers; i < trib_coordinator_slots(self); i++) {
         if (slots[i].link != NULL) {
             slots[i].link->peer = i;

@@ -39,6 +39,7 @@ void trib_election_stop(trib_engine *engine)
             free(self->votes[i].rounds);
         }
         free(self->decided.rounds);
+        trib_election_free_copy(self);
         free(self);
         engine->election = NULL;
     }
@@ -75,15 +76,21 @@ void trib_election_fail(trib_election *self, const char *why)
     char text[TRIB_ERROR_TEXT_SIZE], lost[TRIB_ERROR_TEXT_SIZE];
     trib_engine *engine = self->core->engine;
     trib_job_render(engine, &self->cause, lost);
-    why = !self->is_outvoted
-              ? why
-              : "another member was elected, and has decided otherwise which operations succeeded: start "
-                "this process anew, as one that joins (TRIB_RANK=-1)";
     snprintf(text, sizeof text, "%.180s; %.190s", lost, why);
     const trib_cause cause =
         trib_cause_about(TRIB_PEER_LOST, TRIB_CAUSE_NOTE, TRIB_SUBJECT_COORDINATOR, 0, engine->member_id, text);
     trib_election_stop(engine);
     trib_job_end(engine, &cause);
+}
+
+void trib_election_fail_alone(trib_election *self, const char *why)
+{
+    char text[TRIB_ERROR_TEXT_SIZE];
+    snprintf(text, sizeof text,
+             "%s has decided otherwise which operations succeeded: start this process anew, as one that joins "
+             "(TRIB_RANK=-1)",
+             self->outvoted_by != NULL ? self->outvoted_by : "");
+    trib_election_fail(self, self->outvoted_by != NULL ? text : why);
 }
 
 /* ---- What is decided ---- */
@@ -203,7 +210,6 @@ static trib_status take_refusal(trib_election *self, const trib_frame *frame, co
     if (status == TRIB_OK) {
         char why[TRIB_ERROR_TEXT_SIZE];
         trib_job_render(self->core->engine, &cause, why);
-        self->is_outvoted = false; /* the refusal says more */
         trib_election_fail(self, why);
     }
     return status;
@@ -244,7 +250,7 @@ static trib_status voter_received(trib_link *link, const trib_frame *frame, cons
             const trib_address address = *address_of(self, self->candidate);
             trib_election_go_on(self, &address);
         } else { /* it has counted this member's vote, which has taken another decision since */
-            self->is_outvoted = true;
+            self->outvoted_by = "another member was elected, and";
         }
         trib_link_close(link, true, TRIB_CLOSED, "the candidate is elected");
     }
@@ -328,7 +334,8 @@ static void run_out(trib_election *self)
     const trib_engine *engine = self->core->engine;
     trib_election_let_go(self);
     if (engine->election == self) {
-        trib_election_fail(self, "no other member has been elected in time: this one may be cut off from the majority");
+        trib_election_fail_alone(self,
+                                 "no other member has been elected in time: this one may be cut off from the majority");
     }
 }
 
@@ -354,7 +361,7 @@ static void turn(trib_reactor *reactor, trib_timer *timer)
     }
     trib_election_ask_former(self);
     if (self->candidate >= self->roster->worker_count) {
-        trib_election_fail(self, "no worker is left that could take its place");
+        trib_election_fail_alone(self, "no worker is left that could take its place");
     } else if (self->candidate == trib_election_place(self)) {
         trib_election_stand(self);
     } else if (trib_now(reactor) - self->began_ns >= most_ns) {

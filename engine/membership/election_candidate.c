@@ -89,9 +89,9 @@ static void win(trib_election *self, const trib_vote *decided, const bool *elect
     }
 }
 
-/* Returns true if the votes are a majority. A server that may go votes, too, until it hears of that. Its vote does not
- * count: the coordinator, which may live, has let it go, and counts without it. All workers know of that by then. */
-static bool count(const trib_election *self, const trib_tally *tally)
+/* Counts the votes. A server that may go votes, too, until it hears of that. Its vote does not count: the coordinator,
+ * which may live, has let it go, and counts without it. All workers know of that by then. */
+static trib_majority count(const trib_election *self, const trib_tally *tally)
 {
     const trib_roster *roster = self->roster;
     trib_majority majority = {.knows_roster = tally->knows_roster, .before = roster->electors_before};
@@ -102,7 +102,7 @@ static bool count(const trib_election *self, const trib_tally *tally)
         majority.former += votes && !trib_ballot_is_newcomer(roster->worker_count, roster->newcomers, i) &&
                            !trib_ballot_is_newcomer(roster->member_count, roster->new_servers, i);
     }
-    return trib_ballot_is_majority(&majority, false);
+    return majority;
 }
 
 /* Counts the members that may still vote: not one whose loss has ended the epoch. *silent_out: those of them that have
@@ -124,16 +124,12 @@ static uint32_t count_awaited(const trib_election *self, uint32_t *silent_out)
 static void fail_short(trib_election *self, const trib_tally *tally)
 {
     char text[200];
-    uint32_t votes = 0;
-    const uint32_t members = self->roster->member_count;
-    for (uint32_t i = 0; i < members; i++) {
-        votes += tally->elects[i];
-    }
+    const trib_majority counted = count(self, tally);
     snprintf(text, sizeof text,
              "no majority of the last epoch's %u members is here (%u vote), so others may go on: start the job "
              "again. Two workers and a server of its own can lose either",
-             members, votes);
-    trib_election_fail(self, text);
+             counted.electors, counted.votes);
+    trib_election_fail_alone(self, text);
 }
 
 static void drop_vote(trib_vote *vote)
@@ -197,7 +193,8 @@ void trib_election_stand(trib_election *self)
     self->votes[me] = trib_election_own_vote(self);
     const bool has_memory = trib_ballot_tally(self->votes, self->roster->member_count, &tally);
     self->votes[me] = (trib_vote){.link = NULL}; /* its rounds belong to the formation */
-    const bool suffices = has_memory && count(self, &tally) && tally.elects[me];
+    const trib_majority counted = has_memory ? count(self, &tally) : (trib_majority){.votes = 0};
+    const bool suffices = has_memory && trib_ballot_is_majority(&counted, false) && tally.elects[me];
     if ((suffices || let_go(self) == 0) && is_due) {
         if (has_memory) {
             decide(self, &tally, suffices, is_over);
@@ -253,7 +250,7 @@ trib_status trib_election_header(trib_link *link, const trib_frame *frame, trib_
 
 /* The voter has another roster. While this member has a coordinator, it decides nothing about a voter that its own
  * roster knows, or whose roster is a later one. */
-static void take_vote_of_another_epoch(const trib_election *self, trib_link *link, const trib_frame *frame)
+static void take_vote_of_another_epoch(trib_election *self, trib_link *link, const trib_frame *frame)
 {
     const bool lacks_some = !self->core->engine->member->joined; /* a roster of which this member has not heard */
     if (!trib_epoch_is_before(frame->tensor, self->roster->epoch)) {

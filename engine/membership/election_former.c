@@ -35,7 +35,8 @@ static void come_back(trib_election *self)
     const uint32_t ballot = self->former.ballot;
     self->former.has_answered = false;
     if (!trib_election_can_share(self, &self->former.decided)) {
-        self->former.is_over = self->is_outvoted = true;
+        self->former.is_over = true;
+        self->outvoted_by = "the coordinator";
         return;
     }
     self->former.link = NULL;

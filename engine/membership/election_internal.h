@@ -7,6 +7,8 @@
 #include "engine/membership/election.h"
 #include "engine/membership/probe.h"
 
+typedef struct trib_roster_copy trib_roster_copy;
+
 /* The coordinator that this member has lost, which may live (election_former.c). */
 typedef struct trib_former_coordinator {
     trib_link *link;          /* NULL: it is not being asked */
@@ -27,13 +29,14 @@ struct trib_election {
     int64_t began_ns, turn_began_ns; /* when the election, and the candidate's turn, began */
     trib_link *link;                 /* link to the candidate; NULL: none, or this process is the candidate */
     bool asks_to_leave;              /* over that link */
-    bool is_outvoted;                /* a candidate was elected, and has decided what this member cannot share */
+    const char *outvoted_by;         /* who has decided what this member cannot share, for a text; NULL: nobody */
     bool has_failed, is_refused;     /* the last attempt to reach the candidate failed; its address refuses */
     int64_t refused_since_ns;        /* 0: the last attempt was not refused */
     trib_vote decided;               /* the candidate's decision, as far as it has arrived */
     trib_former_coordinator former;
-    trib_probes probes;     /* by member: which of them answer (election_silence.c) */
-    int64_t heard_since_ns; /* since when some member gives signs of life; 0: none does */
+    trib_roster_copy *roster_copy; /* what members that lack the roster get; NULL: none yet */
+    trib_probes probes;            /* by member: which of them answer (election_silence.c) */
+    int64_t heard_since_ns;        /* since when some member gives signs of life; 0: none does */
     trib_timer timer;
     trib_vote votes[]; /* by member: votes for this process */
 };
@@ -53,6 +56,8 @@ uint32_t trib_election_ballot(const trib_election *self, uint32_t candidate);
 bool trib_election_counts(const trib_election *self, uint32_t member);
 /* The job ends here, as its coordinator is lost. Ends the election. */
 void trib_election_fail(trib_election *self, const char *why);
+/* The same for a member that the others are without. The text says so where they have decided otherwise. */
+void trib_election_fail_alone(trib_election *self, const char *why);
 /* Sends the rounds of the vote, in frames with that head. */
 void trib_election_put_rounds(trib_link *link, const trib_frame *head, const trib_vote *vote);
 TRIB_CHECKED trib_status trib_election_get_rounds(trib_vote *vote, const trib_frame *frame, const void *payload,
@@ -74,9 +79,11 @@ void trib_election_go_on(trib_election *self, const trib_address *coordinator);
 /* Returns the id in this roster of that member of the epoch before, or TRIB_NO_MEMBER. */
 uint32_t trib_election_find_former(const trib_election *self, uint32_t epoch, uint32_t former);
 /* Passes the roster on to that member of the epoch before. Returns false if it has no place in it. */
-bool trib_election_pass_on(const trib_election *self, trib_link *link, uint32_t epoch, uint32_t former);
-/* Passes the roster on to that member if it is new in it, and may lack it. */
-void trib_election_let_in(const trib_election *self, trib_link *link, uint32_t member);
+bool trib_election_pass_on(trib_election *self, trib_link *link, uint32_t epoch, uint32_t former);
+/* Passes the roster on to that member if it is new in it, and may lack it. Returns true if it has done so. */
+bool trib_election_let_in(trib_election *self, trib_link *link, uint32_t member);
+/* Frees the roster's form. Frames that carry it keep it until they are gone. */
+void trib_election_free_copy(trib_election *self);
 /* A process that lacks a roster takes the first one that it is in from another member, and takes part in its election.
  * It does not while it hears the coordinator. */
 TRIB_CHECKED trib_status trib_election_enter(trib_engine *engine, const trib_frame *frame, const void *payload,

@@ -46,11 +46,17 @@ static const trib_address *find_asked(const void *user, uint32_t member)
     return is_due && has_to_ask(self, member) ? &self->roster->members[member].addresses[0] : NULL;
 }
 
-/* The member lives. It has no vote yet if it has joined just now, and the roster has not reached it. */
-static void note_answer(trib_link *link, const trib_probe *probe)
+/* The member lives. It has no vote yet if it has joined just now, and the roster has not reached it. It takes none
+ * while it has heard the coordinator lately, and needs it once more then. */
+static void note_answer(trib_link *link, trib_probe *probe)
 {
-    const trib_election *self = link->core->engine->election;
-    trib_election_let_in(self, link, (uint32_t)(probe - self->probes.each));
+    trib_election *self = link->core->engine->election;
+    const int64_t now_ns = trib_now(link->core->reactor);
+    const int64_t pause_ns = self->roster->peer_timeout_ns / TRIB_ELECTION_DOUBT_SHARE;
+    const bool was_told = probe->told_ns != 0 && now_ns - probe->told_ns < pause_ns;
+    if (!was_told && trib_election_let_in(self, link, (uint32_t)(probe - self->probes.each))) {
+        probe->told_ns = now_ns;
+    }
 }
 
 void trib_election_ask_members(trib_election *self, bool was_stopped)

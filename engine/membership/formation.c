@@ -78,9 +78,10 @@ static bool expect(trib_coordinator *self, bool at_boundary)
     formation->lost_text[0] = '\0';
     for (uint32_t i = 0; i < count; i++) {
         expected[i] = !self->slots[i].left;
-        /* A server that is lost may be cut off, and vote elsewhere; so may one that has not been told yet to go. */
-        const bool has_gone = self->slots[i].is_let_go && !self->slots[i].drains;
-        formation->electors += expected[i] || (self->slots[i].lost && !has_gone);
+        /* A server that is lost may be cut off, and vote elsewhere. So may one that has not been told yet to go, also
+         * where it ends the epoch. */
+        const bool may_vote = self->slots[i].drains || (self->slots[i].lost && !self->slots[i].is_let_go);
+        formation->electors += expected[i] || may_vote;
     }
     return true;
 }
@@ -306,11 +307,11 @@ static uint32_t count_joined(const trib_coordinator *self, uint32_t first, uint3
     return count;
 }
 
-/* True if that member of the last epoch is there, and was to stay: one that was let go has no vote. */
+/* True if that member of the last epoch is there, and was to stay. A coordinator that was elected awaits the voters of
+ * its epoch, and one of them may have been let go, which it has heard as a member. */
 static bool has_vote(const trib_coordinator *self, uint32_t place)
 {
-    const bool *gone =
-        formation_of(self)->gone; /* NULL: this process is no member, and awaits nobody that was let go */
+    const bool *gone = formation_of(self)->gone; /* NULL: members alone keep it, and this process is none */
     return self->slots[place].joined && !is_new_place(self, place) &&
            (gone == NULL || !gone[trib_formation_former_id(self, place)]);
 }

@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
-#include "engine/base/container_of.h"
 #include "engine/link/link_cause.h"
 #include "engine/membership/election.h"
 #include "engine/membership/server_drain.h"
@@ -448,9 +447,8 @@ trib_status trib_member_open(trib_core *core, trib_error *error)
     snprintf(member->last_problem, sizeof member->last_problem, "no answer");
     snprintf(member->coordinator.text, sizeof member->coordinator.text, "%s", core->engine->coordinator_address);
     member->retry.fired = trib_member_try_to_connect;
-    member->retry.user = member;
     member->join_deadline.fired = trib_member_join_deadline_passed;
-    member->join_deadline.user = member;
+    member->retry.user = member->join_deadline.user = member;
     int64_t now_ns = trib_now(core->reactor);
     member->away_since_ns = now_ns;
     trib_timer_arm(core->reactor, &member->retry, now_ns);

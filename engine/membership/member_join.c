@@ -232,11 +232,9 @@ static void group_deadline_passed(trib_reactor *reactor, trib_timer *timer)
 /* The member's place in another epoch. The caller holds the mutex. */
 static void take_place(trib_engine *engine, const trib_roster *roster, uint32_t member)
 {
-    if ((engine->config.roles & TRIB_ROLE_WORKER) != 0) {
-        engine->rank = engine->config.rank = (int32_t)roster->members[member].rank;
-    }
-    engine->worker_count = engine->config.worker_count = (int32_t)roster->worker_count;
-    engine->server_count = engine->config.server_count = (int32_t)roster->server_count;
+    const bool is_worker = (engine->config.roles & TRIB_ROLE_WORKER) != 0;
+    const int32_t rank = is_worker ? (int32_t)roster->members[member].rank : engine->config.rank;
+    trib_engine_set_counts(engine, rank, (int32_t)roster->worker_count, (int32_t)roster->server_count);
     trib_tensors_renumber(engine);
 }
 

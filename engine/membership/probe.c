@@ -101,10 +101,18 @@ static void give_up(trib_core *core, trib_probe *probe)
     trib_probe_end(probe, "the member is asked again");
 }
 
+/* The process has answered the attempt, and what was sent to it then is on its way. */
+static bool is_sending(const trib_core *core, const trib_probe *probe)
+{
+    return probe->told_ns != 0 && probe->told_ns >= probe->began_ns &&
+           trib_now(core->reactor) - probe->told_ns < core->engine->config.peer_timeout_ns;
+}
+
 bool trib_probe_ask(trib_core *core, trib_probe *probe, const trib_address *address)
 {
     const bool is_in_row = probe->link != NULL;
-    if (is_in_row && (probe->silent_since_ns == 0 || is_stuck(core, probe))) {
+    const bool has_answered = probe->silent_since_ns == 0;
+    if (is_in_row && (has_answered ? !is_sending(core, probe) : is_stuck(core, probe))) {
         give_up(core, probe);
     }
     if (probe->link != NULL) {
@@ -149,7 +157,7 @@ void trib_probe_end(trib_probe *probe, const char *why)
 /* ---- Many processes ---- */
 
 void trib_probes_open(trib_probes *self, uint32_t count, int64_t refused_for_ns, int64_t pause_ns,
-                      void (*answered)(trib_link *link, const trib_probe *probe))
+                      void (*answered)(trib_link *link, trib_probe *probe))
 {
     *self = (trib_probes){.each = calloc(count, sizeof *self->each), .pause_ns = pause_ns};
     self->count = self->each != NULL ? count : 0;
@@ -166,7 +174,8 @@ static uint32_t make_room(trib_core *core, trib_probes *self)
     uint32_t under_way = 0;
     for (uint32_t i = 0; i < self->count; i++) {
         trib_probe *probe = &self->each[i];
-        if (probe->link != NULL && self->is_exhausted && now_ns - probe->began_ns >= LEAST_NS) {
+        if (probe->link != NULL && self->is_exhausted && now_ns - probe->began_ns >= LEAST_NS &&
+            !is_sending(core, probe)) {
             give_up(core, probe);
         }
         under_way += probe->link != NULL;

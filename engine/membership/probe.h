@@ -25,13 +25,14 @@ typedef struct trib_probe {
     int64_t silent_since_ns;  /* when the first attempt began that was not answered; 0: the last one was */
     int64_t refused_since_ns; /* 0: the last attempt was not refused */
     int64_t refused_for_ns;   /* a process whose address refuses for so long has ended */
+    int64_t told_ns;          /* when `answered` has sent something last; 0: it never has */
     bool is_dead;
     /* The process has answered on that link, which ends behind what is sent now. NULL: nothing is done. */
-    void (*answered)(trib_link *link, const struct trib_probe *probe);
+    void (*answered)(trib_link *link, struct trib_probe *probe);
 } trib_probe;
 
-/* Begins an attempt unless one is under way. One that comes no further is given up for another one. Returns true if it
- * has begun one. */
+/* Begins an attempt unless one is under way. One that comes no further is given up for another one, and one on which
+ * something is sent when that has had the peer timeout. Returns true if it has begun one. */
 bool trib_probe_ask(trib_core *core, trib_probe *probe, const trib_address *address);
 /* Since when the process has not answered; 0: it has, or was never asked. */
 int64_t trib_probe_silent_since(const trib_probe *probe);
@@ -54,7 +55,7 @@ typedef const trib_address *(*trib_probes_find)(const void *user, uint32_t index
 /* Nobody is asked if memory runs out. A process whose address refuses for that long has ended. One that has answered is
  * asked again after a pause. */
 void trib_probes_open(trib_probes *self, uint32_t count, int64_t refused_for_ns, int64_t pause_ns,
-                      void (*answered)(trib_link *link, const trib_probe *probe));
+                      void (*answered)(trib_link *link, trib_probe *probe));
 /* A turn: asks processes. The next turn goes on where this one stops, so those that do not answer keep no other from
  * being asked. */
 void trib_probes_ask(trib_core *core, trib_probes *self, trib_probes_find find, const void *user);

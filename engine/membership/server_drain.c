@@ -56,7 +56,7 @@ trib_status trib_server_drain(trib_engine *engine, trib_error *error)
     atomic_store(&losses->drains, true);
     if (!atomic_exchange(&losses->drain_posted, true)) {
         losses->drain_post.run = ask_to_go;
-        trib_reactor_post(engine->cores[0].reactor, &losses->drain_post);
+        trib_reactor_post(engine->reactors[0].reactor, &losses->drain_post); /* its core may be closed for a moment */
     }
     return TRIB_OK;
 }
@@ -122,15 +122,44 @@ void trib_drain_end(trib_coordinator_slot *server)
     }
 }
 
+/* Some worker has yet to hear of a server that leaves, or is lost. Workers that have heard do not count the vote of one
+ * that leaves, and those that have not do. With one such server either majority has a member of the other one; with
+ * more each side could go on alone. */
+static bool some_are_awaited(const trib_coordinator *self)
+{
+    bool some = false;
+    for (uint32_t i = self->worker_count; i < trib_coordinator_slots(self); i++) {
+        some = some || (self->slots[i].loss_number > 0 && is_awaited(self, &self->slots[i]));
+    }
+    return some;
+}
+
+static void let_go(trib_coordinator *self, uint32_t member)
+{
+    trib_coordinator_slot *slot = &self->slots[member];
+    slot->asks_to_go = false;
+    if (trib_server_loss_let_go(self, member)) {
+        return;
+    }
+    if (trib_drain_may_end_epoch(self, member)) {
+        slot->drains = true;
+        trib_drain_end_epoch(self, member);
+    } else {
+        trib_link_send_copy(slot->link, (trib_frame){.type = TRIB_FRAME_DRAIN}, NULL, 0);
+    }
+}
+
 void trib_drain_check(trib_coordinator *self)
 {
     for (uint32_t i = self->worker_count; i < trib_coordinator_slots(self) && !self->over; i++) {
         trib_coordinator_slot *slot = &self->slots[i];
-        if (!slot->drains || is_awaited(self, slot)) {
-            continue;
+        if (slot->asks_to_go && !slot->left && slot->link != NULL && !some_are_awaited(self)) {
+            let_go(self, i);
         }
-        trib_assert(slot->left && slot->is_let_go && slot->loss_number > 0 && slot->loss_number <= self->losses);
-        trib_drain_end(slot);
+        if (slot->drains && !self->over && !is_awaited(self, slot)) {
+            trib_assert(slot->left && slot->is_let_go && slot->loss_number > 0 && slot->loss_number <= self->losses);
+            trib_drain_end(slot);
+        }
     }
 }
 
@@ -144,7 +173,8 @@ void trib_drain_end_epoch(trib_coordinator *self, uint32_t member)
 {
     trib_assert(trib_drain_may_end_epoch(self, member));
     trib_rebalance_stop(self);
-    self->slots[member].left = self->slots[member].is_let_go = true; /* it has no vote */
+    /* It has a vote while it drains. One that has sent LEAVE takes part in no election. */
+    self->slots[member].left = self->slots[member].is_let_go = true;
     const trib_cause cause = trib_cause_about(TRIB_PEER_LEFT, TRIB_CAUSE_LEFT, TRIB_SUBJECT_MEMBER, member,
                                               TRIB_NO_MEMBER, "has left the job");
     trib_formation_end_epoch(self, &cause);
@@ -159,17 +189,8 @@ trib_status trib_drain_take(trib_coordinator *self, uint32_t member, trib_error 
         return trib_error_set(error, TRIB_PROTOCOL, "DRAIN from a worker, or before the roster");
     }
     trib_coordinator_slot *slot = &self->slots[member];
-    if (slot->left) {
-        return TRIB_OK;
-    }
-    if (trib_server_loss_let_go(self, member)) {
-        trib_drain_check(self);
-    } else if (trib_drain_may_end_epoch(self, member)) {
-        slot->drains = true;
-        trib_drain_end_epoch(self, member);
-    } else {
-        trib_link_send_copy(slot->link, (trib_frame){.type = TRIB_FRAME_DRAIN}, NULL, 0);
-    }
+    slot->asks_to_go = !slot->left;
+    trib_drain_check(self);
     return TRIB_OK;
 }
 

@@ -4,7 +4,8 @@
  * The server asks the coordinator (DRAIN), which deals its partitions to others and tells all members as for a loss
  * (server_loss.h). The server answers meanwhile: a worker that has not reached all members yet still makes its
  * connection, and no operation sees the server's end. A worker says when none of its cores has to do with the server
- * any more (LOSSES_TAKEN). When all have said so, the coordinator ends the job for that server, in good order.
+ * any more (LOSSES_TAKEN). When all have said so, the coordinator ends the job for that server, in good order. The next
+ * server has its turn then.
  *
  * Where the loss of the server would cost something, the epoch ends if the membership may change
  * (TRIB_SURVIVE=workers). Else the coordinator answers DRAIN, and the server leaves as it would without that setting.
@@ -32,7 +33,7 @@ TRIB_CHECKED trib_status trib_drain_take_losses_taken(trib_coordinator *self, ui
 bool trib_drain_may_end_epoch(const trib_coordinator *self, uint32_t member);
 /* Ends the epoch because the server leaves. The server has been told that it may go. */
 void trib_drain_end_epoch(trib_coordinator *self, uint32_t member);
-/* The coordinator: lets go the servers that no worker needs any more. */
+/* The coordinator: lets go the server that no worker needs any more, and takes the next one that asks. */
 void trib_drain_check(trib_coordinator *self);
 /* Tells a server that has left that its end is in good order. */
 void trib_drain_end(trib_coordinator_slot *server);

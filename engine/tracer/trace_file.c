@@ -295,7 +295,6 @@ static void put_job(trace_writer *self)
 {
     trib_engine *engine = self->engine;
     const trib_config *config = &engine->config;
-    trib_core *core = &engine->cores[0];
     const trib_roster *roster = self->roster;
     pthread_mutex_lock(&engine->mutex);
     double factor = roster != NULL ? roster->t_opt_factor : 0;
@@ -306,7 +305,7 @@ static void put_job(trace_writer *self)
         trib_put_u32(&section, config->roles);
         trib_put_u32(&section, (uint32_t)config->worker_count);
         trib_put_u32(&section, (uint32_t)config->server_count);
-        trib_put_u32(&section, trib_tracer_is_reference(engine) ? TRIB_TRACE_JOB_REFERENCE : 0);
+        trib_put_u32(&section, atomic_load(&engine->formation.coordinates) ? TRIB_TRACE_JOB_REFERENCE : 0);
         trib_put_u32(&section, engine->core_count);
         trib_put_u32(&section, roster != NULL ? roster->partition_bytes : config->partition_bytes);
         trib_put_u32(&section, roster != NULL ? roster->chunk_bytes : config->chunk_bytes);
@@ -317,7 +316,7 @@ static void put_job(trace_writer *self)
         trib_put_u64(&section, config->bandwidth_bits);
         trib_put_u64(&section, factor > 0 && factor < TRIB_T_OPT_FACTOR_MAX ? (uint64_t)(factor * 1e9 + 0.5) : 0);
         trib_put_u64(&section, (uint64_t)atomic_load(&engine->tracer->began_ns));
-        trib_put_u64(&section, (uint64_t)trib_now(core->reactor));
+        trib_put_u64(&section, (uint64_t)trib_now(engine->reactors[0].reactor));
         trib_put_u32(&section, put_string(self, engine->job));
         trib_put_u32(&section, put_string(self, engine->env.place));
         trib_put_u32(&section, put_string(self, engine->env.transport->name));

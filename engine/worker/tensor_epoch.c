@@ -67,7 +67,7 @@ void trib_tensor_want(trib_tensor *tensor)
 {
     if (atomic_load(&tensor->waits_for_use) && !atomic_exchange(&tensor->use_posted, true)) {
         tensor->use_post.run = use_wanted;
-        trib_reactor_post(tensor->engine->cores[0].reactor, &tensor->use_post);
+        trib_reactor_post(tensor->engine->reactors[0].reactor, &tensor->use_post);
     }
 }
 

@@ -8,7 +8,7 @@
  * Half of the jobs have a store (TRIB_STORE), which is slow, away for a while, reached by some only, or lies. Where it
  * does not lie all that are spared go on, however few, if others are killed.
  *
- * In a third of the jobs the tensors are in the memory of devices.
+ * In a third of the jobs the tensors are in the memory of devices. In a third of them there are groups.
  */
 #include "tests/sim/storm.h"
 
@@ -145,6 +145,14 @@ static void plan_devices(storm *self, uint64_t seed)
     self->what.on_devices = storm_draw(&state, 3) == 0;
 }
 
+/* The epoch ends where a server is drained. */
+static void plan_groups(storm *self, uint64_t seed)
+{
+    uint64_t state = seed * 982451653 + 19;
+    (void)storm_draw(&state, 2);
+    self->what.has_groups = storm_draw(&state, 3) == 0;
+}
+
 static void plan(storm *self, const storm_run *how)
 {
     int64_t last_ns = draw_more(self, how->seed, draw_faults(self, how->seed));
@@ -154,6 +162,8 @@ static void plan(storm *self, const storm_run *how)
     self->quiet_ns = last_ns + 14 * SECOND;
     storm_plan_store(self, how->seed);
     plan_devices(self, how->seed);
+    plan_groups(self, how->seed);
+    storm_plan_lonely_drain(self, how->seed);
     for (uint32_t i = 0; i < self->fault_count; i++) {
         const fault *at = &self->faults[i];
         self->hit |= at->kind != START && at->kind != RESET ? at->members : 0;

@@ -71,6 +71,8 @@ int64_t storm_keep_store(storm *self, int64_t now_ns);
 void storm_plan_strikes(storm *self, uint64_t seed);
 /* Plans connections that are reset, and servers that are drained, in some of the jobs. */
 void storm_plan_breaks(storm *self, uint64_t seed, int64_t last_ns);
+/* In some of the jobs that have groups, a server is drained while the coordinator is alone with half of the workers. */
+void storm_plan_lonely_drain(storm *self, uint64_t seed);
 /* Returns true if the moment of a strike has come. The faults have one more then. */
 bool storm_strikes(storm *self, int64_t began_ns);
 

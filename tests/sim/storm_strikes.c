@@ -4,6 +4,9 @@
  * has the next roster. They hit the candidate or another member: it dies, stands still, is cut off, does not reach the
  * candidate, or all that stand still go on. So second elections in one epoch are common, two candidates stand at once,
  * and the old coordinator comes back while another one is elected.
+ *
+ * In other jobs a server asks to leave while half of the workers stand still, the coordinator among them. When these go
+ * on they are cut off from the others.
  */
 #include "engine/membership/coordinator_internal.h"
 #include "engine/membership/election_internal.h"
@@ -62,6 +65,30 @@ void storm_plan_breaks(storm *self, uint64_t seed, int64_t last_ns)
             2 + (int64_t)storm_draw(&state, storm_draw(&state, 2) == 0 ? 5000000 : (uint64_t)last_ns + SECOND);
         self->faults[self->fault_count++] = (fault){.kind = DRAIN, .members = 1u << server, .at_ns = at_ns};
     }
+}
+
+void storm_plan_lonely_drain(storm *self, uint64_t seed)
+{
+    uint64_t state = seed * 122949823 + 21;
+    (void)storm_draw(&state, 2);
+    const bool is_small = self->what.joins == 0 && self->what.late == 0 && !self->what.apart;
+    if (!self->what.has_groups || !is_small || storm_draw(&state, 3) > 0) {
+        return;
+    }
+    self->what.workers = self->what.workers < 4 ? 2 : 4;
+    self->what.servers = 1;
+    self->what.colocated = true;
+    self->what.has_store = false;
+    self->strike_count = 0;
+    self->fault_count = 3;
+    const uint32_t half = (1u << self->what.workers / 2) - 1;
+    const int64_t at_ns = 1 + (int64_t)storm_draw(&state, SECOND);
+    const int64_t pause_ns = 6 * SECOND + (int64_t)storm_draw(&state, 10 * SECOND);
+    const int64_t asks_ns = at_ns + 1 + (int64_t)storm_draw(&state, SECOND);
+    self->faults[0] = (fault){.kind = PAUSE, .members = half, .at_ns = at_ns, .lasts_ns = pause_ns};
+    self->faults[1] = (fault){.kind = DRAIN, .members = 1u << self->what.workers, .at_ns = asks_ns};
+    self->faults[2] = (fault){.kind = CUT, .members = half, .at_ns = at_ns + pause_ns - 1};
+    self->quiet_ns = self->faults[2].at_ns + 14 * SECOND;
 }
 
 static bool takes_part(const storm *self, uint32_t member)

@@ -4,6 +4,8 @@
  * voted. Or it has sent the word to go, which does not reach the server. Then all workers have heard that the server
  * leaves, and its vote does not count. Another server is told to leave between two epochs.
  */
+#include <string.h>
+
 #include "engine/membership/coordinator_internal.h"
 #include "tests/sim/worker_loss.h"
 
@@ -27,12 +29,13 @@ static void freeze(const sim_job *job, bool begins)
     trib_sim_process_freeze(job->members[1].process, begins);
 }
 
-static void half_is_no_majority(void **state)
+static void half_are_alone(bool has_groups)
 {
-    (void)state;
-    const setting what = {.workers = WORKERS, .servers = 1, .reactors = 1, .colocated = true};
+    const setting what = {.workers = WORKERS, .servers = 1, .reactors = 1, .colocated = true, .has_groups = has_groups};
     bed *self = worker_loss_open(&what, 1);
     sim_job *job = self->job;
+    (void)sim_job_run(job, trib_sim_now(job->sim) + SECOND / 2, NULL, NULL);
+    assert_int_equal(job->members[0].engine->coordinator->groups != NULL, has_groups);
     freeze(job, true);
     assert_true(sim_job_drain(job, SERVER));
     assert_true(sim_job_run(job, trib_sim_now(job->sim) + 100 * SECOND, is_elected, self));
@@ -42,6 +45,19 @@ static void half_is_no_majority(void **state)
     assert_true(sim_job_run(job, trib_sim_now(job->sim) + 100 * SECOND, others_have_ended, self));
     assert_false(job->members[2].ended_told || job->members[3].ended_told);
     worker_loss_close(self);
+}
+
+static void half_is_no_majority(void **state)
+{
+    (void)state;
+    half_are_alone(false);
+}
+
+/* The epoch ends then, as nobody else can sum the share of the server. */
+static void half_is_no_majority_after_an_epoch(void **state)
+{
+    (void)state;
+    half_are_alone(true);
 }
 
 static bool is_changing(sim_job *job, void *argument)
@@ -93,6 +109,7 @@ static void who_may_go_has_no_vote(void **state)
     (void)sim_job_run(job, trib_sim_now(job->sim) + 100 * SECOND, NULL, NULL);
     assert_false(job->members[0].ended_told || job->members[1].ended_told);
     assert_true(job->members[2].ended_told && job->members[3].ended_told && job->members[SERVER].ended_told);
+    assert_non_null(strstr(job->members[2].ended.text, "the last epoch's 4 members is here (2 vote)"));
     worker_loss_close(self);
 }
 
@@ -140,12 +157,82 @@ static void who_is_lost_before_it_may_go_has_a_vote(void **state)
     worker_loss_close(self);
 }
 
+enum { MANY = 5, SERVERS = 2, APART = MANY + SERVERS };
+
+static bool some_know_of_drains(sim_job *job, void *argument)
+{
+    (void)argument;
+    const trib_coordinator *coordinator = job->members[APART].engine->coordinator;
+    uint32_t drains = 0;
+    for (uint32_t i = MANY; i < APART; i++) {
+        drains += coordinator->slots[i].drains;
+    }
+    return drains > 0;
+}
+
+/* True if one of these workers has gone on to another epoch. */
+static bool some_went_on(const sim_job *job, uint32_t first, uint32_t end)
+{
+    bool some = false;
+    for (uint32_t i = first; i < end; i++) {
+        some = some || trib_epoch_number(job->members[i].engine->roster->epoch) > 1;
+    }
+    return some;
+}
+
+/* Three of five workers hear that both servers leave, and would be a majority without these. The other two, which hear
+ * of nothing, and the servers would be one, too, four of seven. So one server leaves at a time. */
+static void two_servers_leave(void **state)
+{
+    (void)state;
+    const setting what = {.workers = MANY, .servers = SERVERS + 1, .reactors = 1, .colocated = true, .apart = true};
+    bed *self = worker_loss_open(&what, 1);
+    sim_job *job = self->job;
+    (void)sim_job_run(job, trib_sim_now(job->sim) + SECOND / 2, NULL, NULL);
+    for (uint32_t i = 3; i < MANY; i++) {
+        trib_sim_node_block(job->members[i].node, false, true);
+    }
+    for (uint32_t i = MANY; i < APART; i++) {
+        assert_true(sim_job_drain(job, i));
+    }
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 100 * SECOND, some_know_of_drains, self));
+    (void)sim_job_run(job, trib_sim_now(job->sim) + SECOND / 10, NULL, NULL);
+    sim_job_kill(job, APART);
+    for (uint32_t i = 3; i < APART; i++) {
+        trib_sim_node_block(job->members[i].node, false, false);
+        trib_sim_node_regroup(job->members[i].node, 1);
+    }
+    (void)sim_job_run(job, trib_sim_now(job->sim) + 100 * SECOND, NULL, NULL);
+    assert_false(some_went_on(job, 0, 3) && some_went_on(job, 3, MANY));
+    worker_loss_close(self);
+}
+
+/* Where nothing happens they leave one after the other. */
+static void all_servers_leave(void **state)
+{
+    (void)state;
+    const setting what = {.workers = WORKERS, .servers = SERVERS_MAX, .reactors = 2, .colocated = true};
+    bed *self = worker_loss_open(&what, 1);
+    sim_job *job = self->job;
+    const int64_t began_ns = trib_sim_now(job->sim);
+    for (uint32_t i = 0; i < SERVERS_MAX; i++) {
+        assert_true(sim_job_drain(job, WORKERS + i));
+    }
+    (void)sim_job_run(job, began_ns + SECOND, NULL, NULL);
+    for (uint32_t i = 0; i < SERVERS_MAX; i++) {
+        assert_true(job->members[WORKERS + i].ended_told);
+        assert_int_equal(job->members[WORKERS + i].ended.status, TRIB_OK);
+    }
+    assert_false(some_went_on(job, 0, WORKERS));
+    worker_loss_close(self);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(half_is_no_majority),
-        cmocka_unit_test(who_may_go_has_no_vote),
-        cmocka_unit_test(who_is_lost_before_it_may_go_has_a_vote),
+        cmocka_unit_test(half_is_no_majority),    cmocka_unit_test(half_is_no_majority_after_an_epoch),
+        cmocka_unit_test(two_servers_leave),      cmocka_unit_test(all_servers_leave),
+        cmocka_unit_test(who_may_go_has_no_vote), cmocka_unit_test(who_is_lost_before_it_may_go_has_a_vote),
         cmocka_unit_test(asked_between_epochs),
     };
     return cmocka_run_group_tests_name("a drained server's vote", tests, NULL, NULL);

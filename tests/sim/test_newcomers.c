@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "engine/membership/coordinator_internal.h"
+#include "engine/membership/election.h"
+#include "engine/membership/election_internal.h"
 #include "engine/membership/member_internal.h"
 #include "tests/sim/worker_loss.h"
 
@@ -155,6 +157,126 @@ static void newcomers_with_the_roster(void **state)
     worker_loss_close(self);
 }
 
+static uint32_t epoch_of(const sim_job *job, uint32_t member)
+{
+    const trib_roster *roster = job->members[member].engine->roster;
+    return roster != NULL ? trib_epoch_number(roster->epoch) : 0;
+}
+
+enum { BEHIND = 1, ELECTED = 2, NEW = 3 }; /* workers of the next test */
+
+static bool new_is_in_third_epoch(sim_job *job, void *argument)
+{
+    bed *self = argument;
+    if (job->members[NEW].ready_told && !self->workers[NEW].is_there) {
+        worker_loss_begin(self, NEW);
+    }
+    return epoch_of(job, NEW) == 3 && job->members[NEW].engine->formation.is_known;
+}
+
+static bool new_is_between_epochs(sim_job *job, void *argument)
+{
+    (void)argument;
+    const trib_engine *engine = job->members[NEW].engine;
+    return job->members[ELECTED].engine->formation.coordinates && engine->member != NULL && !engine->member->joined;
+}
+
+static bool new_elects(sim_job *job, void *argument)
+{
+    (void)argument;
+    const trib_engine *engine = job->members[NEW].engine;
+    return engine->member != NULL && !engine->member->joined && trib_election_is_open(engine);
+}
+
+static bool new_goes_back_or_ends(sim_job *job, void *argument)
+{
+    (void)argument;
+    return epoch_of(job, NEW) < 3 || job->members[NEW].ended_told;
+}
+
+/* A newcomer has gone on to a third epoch, and loses two coordinators. A worker that was cut off before it knew that
+ * all have the roster of the second one sends that to the newcomer. It must not step back: it could vote twice. */
+static void nobody_goes_back_to_an_old_roster(void **state)
+{
+    (void)state;
+    const setting what = with_newcomers(1);
+    bed *self = worker_loss_open(&what, 1);
+    sim_job *job = self->job;
+    assert_true(sim_job_run(job, 20 * SECOND, is_known, self));
+    trib_sim_node_regroup(job->members[BEHIND].node, 1);
+    assert_false(job->members[BEHIND].engine->formation.is_known);
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 100 * SECOND, new_is_in_third_epoch, self));
+    sim_job_kill(job, 0);
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 100 * SECOND, new_is_between_epochs, self));
+    sim_job_kill(job, ELECTED);
+    trib_sim_process_freeze(job->members[what.workers].process, true);
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 100 * SECOND, new_elects, self));
+    assert_true(trib_election_is_open(job->members[BEHIND].engine));
+    trib_sim_node_regroup(job->members[BEHIND].node, 0);
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 100 * SECOND, new_goes_back_or_ends, self));
+    assert_int_equal(epoch_of(job, NEW), 3);
+    trib_sim_process_freeze(job->members[what.workers].process, false);
+    worker_loss_close(self);
+}
+
+/* A process at a newcomer's address takes no roster, and is asked for life signs all the while. It is not sent the
+ * roster each time. */
+static void a_roster_is_sent_once(void **state)
+{
+    (void)state;
+    const setting what = with_newcomers(1);
+    bed *self = worker_loss_open(&what, 1);
+    sim_job *job = self->job;
+    assert_true(sim_job_run(job, 20 * SECOND, has_sent_roster, self));
+    trib_sim_node_shun(job->members[0].node, job->members[NEW].node, true);
+    assert_true(sim_job_run(job, 20 * SECOND, members_have_roster, self));
+    sim_job_kill(job, 0);
+    job->members[NEW].engine->start++;
+    trib_sim_process_freeze(job->members[what.workers].process, true); /* its vote is waited for */
+    const uint64_t before = trib_sim_node_bytes_in(job->members[NEW].node);
+    (void)sim_job_run(job, trib_sim_now(job->sim) + 3 * SECOND, NULL, NULL);
+    assert_true(trib_election_is_open(job->members[1].engine));
+    /* that many bytes are two thirds of what a roster in each answer makes of it, and more than the questions alone */
+    const uint64_t told = trib_sim_node_bytes_in(job->members[NEW].node) - before;
+    if (told > 15000) {
+        fail_msg("%llu bytes", (unsigned long long)told);
+    }
+    worker_loss_close(self);
+}
+
+static bool has_no_election(void *member, size_t size)
+{
+    (void)member;
+    return size < sizeof(trib_election) || size > sizeof(trib_election) + 2 * ALL_MAX * sizeof(trib_vote);
+}
+
+static bool new_has_ended(sim_job *job, void *argument)
+{
+    (void)argument;
+    return job->members[NEW].ended_told;
+}
+
+/* A newcomer that gets the roster from others and has no memory for the election says so. */
+static void a_newcomer_has_no_memory(void **state)
+{
+    (void)state;
+    const setting what = with_newcomers(1);
+    bed *self = worker_loss_open(&what, 1);
+    sim_job *job = self->job;
+    assert_true(sim_job_run(job, 20 * SECOND, has_sent_roster, self));
+    trib_sim_node_shun(job->members[0].node, job->members[NEW].node, true);
+    assert_true(sim_job_run(job, 20 * SECOND, members_have_roster, self));
+    sim_job_kill(job, 0);
+    trib_engine *engine = job->members[NEW].engine;
+    assert_null(engine->roster);
+    engine->member->has_begun = true;
+    engine->env.may_alloc = has_no_election;
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 100 * SECOND, new_has_ended, self));
+    assert_int_equal(job->members[NEW].ended.status, TRIB_NO_MEMORY);
+    engine->env.may_alloc = NULL;
+    worker_loss_close(self);
+}
+
 /* The first worker keeps the membership, the last one and the server come when the job is under way. */
 static void one_comes_later(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
 {
@@ -203,11 +325,68 @@ static void the_job_ends_meanwhile(void **state)
     sim_job_free(job);
 }
 
+static void joins_alone(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
+{
+    (void)link;
+    config->survive = TRIB_SURVIVE_WORKERS;
+    config->join_timeout_ns = 300 * SECOND;
+    config->worker_count = (int32_t)job->config.workers - 1;
+    if (member + 1 == job->config.workers) {
+        config->rank = -1;
+    }
+}
+
+static bool one_waits(sim_job *job, void *argument)
+{
+    (void)argument;
+    const trib_coordinator *coordinator = job->members[0].engine->coordinator;
+    return coordinator != NULL && coordinator->parked == 1;
+}
+
+static bool epoch_is_over(sim_job *job, void *argument)
+{
+    (void)argument;
+    const trib_coordinator *coordinator = job->members[0].engine->coordinator;
+    return coordinator == NULL || coordinator->over;
+}
+
+static bool joiner_is_told(sim_job *job, void *argument)
+{
+    (void)argument;
+    const sim_member *joiner = &job->members[job->config.workers - 1];
+    return joiner->ended_told || joiner->ready_told;
+}
+
+/* The coordinator leaves just after the epoch has ended, as a worker was lost. The others may go on, so a process that
+ * waits is not told that the job has ended. */
+static void the_coordinator_leaves_meanwhile(void **state)
+{
+    (void)state;
+    sim_job_config config = sim_job_config_default(FORMER + 2, 0);
+    config.tweak = joins_alone;
+    trib_error error = {.status = TRIB_OK};
+    sim_job *job = sim_job_open(&config, &error);
+    assert_non_null(job);
+    assert_true(sim_job_run(job, 20 * SECOND, one_waits, NULL));
+    sim_job_kill(job, FORMER);
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 60 * SECOND, epoch_is_over, NULL));
+    assert_non_null(job->members[0].engine->coordinator);
+    sim_job_leave(job, 0);
+    assert_false(sim_job_run(job, trib_sim_now(job->sim) + 30 * SECOND, joiner_is_told, NULL));
+    assert_true(sim_job_close(job, 60 * SECOND));
+    sim_job_free(job);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(newcomers_get_the_roster_from_others), cmocka_unit_test(a_newcomer_is_elected),
-        cmocka_unit_test(another_start_gets_no_roster), cmocka_unit_test(newcomers_with_the_roster),
-        cmocka_unit_test(the_job_ends_meanwhile)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(newcomers_get_the_roster_from_others),
+                                       cmocka_unit_test(a_newcomer_is_elected),
+                                       cmocka_unit_test(another_start_gets_no_roster),
+                                       cmocka_unit_test(newcomers_with_the_roster),
+                                       cmocka_unit_test(the_job_ends_meanwhile),
+                                       cmocka_unit_test(the_coordinator_leaves_meanwhile),
+                                       cmocka_unit_test(nobody_goes_back_to_an_old_roster),
+                                       cmocka_unit_test(a_roster_is_sent_once),
+                                       cmocka_unit_test(a_newcomer_has_no_memory)};
     return cmocka_run_group_tests_name("newcomers", tests, NULL, NULL);
 }

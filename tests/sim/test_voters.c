@@ -1,8 +1,10 @@
 /*
  * test_voters.c - what a coordinator or a candidate hears at a bad moment, or does not: half of a vote, nothing of a
  * member whose loss has ended the epoch, a vote of a member that has come back already, a worker's word about an
- * operation after the end of the epoch, or none as it has died.
+ * operation after the end of the epoch, or none as it has died. A member hears a decision that it cannot share.
  */
+#include <string.h>
+
 #include "engine/membership/commits.h"
 #include "engine/membership/coordinator_internal.h"
 #include "engine/membership/election_internal.h"
@@ -206,6 +208,30 @@ static void who_is_dead_holds_no_success(void **state)
     sim_job_free(job);
 }
 
+/* The coordinator lives and awaits a worker that was cut off, and that has taken another decision. Nobody else was
+ * elected. */
+static void a_coordinator_that_decides_otherwise_is_told(void **state)
+{
+    (void)state;
+    const setting what = {.workers = 4, .colocated = true, .reactors = 1};
+    bed *self = worker_loss_open(&what, 1);
+    const sim_member *last = &self->job->members[3];
+    sim_job_kill(self->job, 1);
+    trib_sim_node_regroup(self->job->members[3].node, 1);
+    run_for(self, 9 * SECOND / 2);
+    assert_true(trib_election_is_open(last->engine));
+    last->engine->formation.is_settled = last->engine->formation.at_boundary = true;
+    trib_sim_node_regroup(self->job->members[3].node, 0);
+    run_for(self, SECOND / 2);
+    trib_sim_node_regroup(self->job->members[3].node, 1);
+    run_for(self, 90 * SECOND);
+    assert_true(last->ended_told);
+    if (strstr(last->ended.text, "the coordinator has decided otherwise which operations succeeded") == NULL) {
+        fail_msg("%s", last->ended.text);
+    }
+    worker_loss_close(self);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -214,6 +240,7 @@ int main(void)
         cmocka_unit_test(a_voter_whose_place_is_taken_comes_again),
         cmocka_unit_test(a_success_after_the_end_is_none),
         cmocka_unit_test(who_is_dead_holds_no_success),
+        cmocka_unit_test(a_coordinator_that_decides_otherwise_is_told),
     };
     return cmocka_run_group_tests_name("voters", tests, NULL, NULL);
 }

@@ -107,6 +107,28 @@ static void begin(stream *at)
     }
 }
 
+/* A group ends with its epoch. One that cannot be made now has no part in the test. */
+static void make_group(worker *me)
+{
+    trib_error error = {.status = TRIB_OK};
+    int32_t ranks[ALL_MAX];
+    trib_group_desc desc;
+    trib_group_desc_init(&desc, sizeof desc);
+    desc.name = "all";
+    desc.ranks = ranks;
+    desc.rank_count = (int32_t)me->count;
+    for (uint32_t i = 0; i < me->count; i++) {
+        ranks[i] = (int32_t)i;
+    }
+    if (trib_group_release(me->group, &error) != TRIB_OK) {
+        fail_msg("%s", error.text);
+    }
+    me->group = NULL;
+    if (trib_group_create(me->bed->job->members[me->index].engine, &desc, &me->group, &error) != TRIB_OK) {
+        me->group = NULL;
+    }
+}
+
 static void start(worker *me, const trib_membership *now)
 {
     me->epoch = now->epoch;
@@ -117,6 +139,9 @@ static void start(worker *me, const trib_membership *now)
     me->changing = false;
     assert_true(me->epoch < EPOCHS_MAX);
     me->bed->began[me->epoch][me->index] = true;
+    if (me->bed->what->has_groups) {
+        make_group(me);
+    }
     for (uint32_t i = 0; i < TENSORS; i++) {
         me->streams[i].round = 0;
         me->streams[i].epoch = me->epoch;

@@ -27,7 +27,8 @@ typedef struct worker {
     uint32_t index, epoch, rank, count, servers; /* servers: of the job in that epoch */
     uint32_t through;                            /* streams that have had all their rounds in this epoch */
     bool changing, is_there;
-    bool is_out; /* its job has ended */
+    bool is_out;       /* its job has ended */
+    trib_group *group; /* of all workers of its epoch; NULL: none */
     stream streams[TENSORS];
 } worker;
 
@@ -43,6 +44,7 @@ typedef struct setting {
     bool apart;          /* the last server is none, but the coordinator in a process of its own; nobody joins */
     bool on_devices;     /* tensors are in the memory of devices, whose jobs and streams take time */
     bool shares;         /* two workers share a machine */
+    bool has_groups;     /* in each epoch all workers are a group, so that no server can be spared */
     uint32_t silent;     /* the number of the worker that never advances, from 1 on; 0: none */
 } setting;
 

@@ -8,6 +8,8 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -17,6 +19,8 @@ enum { WORKERS = 2, EPOCHS = 24 };
 
 typedef struct looker {
     trib_engine *engine;
+    int rank;
+    trib_tensor *slices;
     atomic_uint turns; /* that it has had */
     atomic_bool *ends;
     trib_status wrong; /* TRIB_OK: nothing was */
@@ -60,6 +64,41 @@ static void submit(looker *self)
     note(self, status == TRIB_INVALID ? TRIB_OK : status == TRIB_OK ? TRIB_SYSTEM : status);
 }
 
+/* Where the others have not declared the tensor in this epoch, core 0 is asked to. */
+static void count_slices(looker *self)
+{
+    uint64_t counts[WORKERS];
+    size_t count = 0;
+    const trib_status status = trib_tensor_counts(self->slices, counts, WORKERS, &count, NULL);
+    note(self, status == TRIB_AGAIN ? TRIB_OK : status);
+}
+
+static void write_trace(looker *self)
+{
+    char pattern[64], path[64];
+    snprintf(pattern, sizeof pattern, "/tmp/epoch_threads.%d.%%p", self->rank);
+    snprintf(path, sizeof path, "/tmp/epoch_threads.%d.%ld", self->rank, (long)getpid());
+    trib_error error = {.status = TRIB_OK};
+    note(self, trib_trace_start(self->engine, 1 << 20, &error));
+    note(self, trib_trace_write(self->engine, pattern, &error));
+    trib_trace_stop(self->engine);
+    (void)unlink(path);
+}
+
+static trib_tensor *declare_slices(trib_engine *engine)
+{
+    trib_tensor_desc desc;
+    trib_tensor_desc_init(&desc, sizeof desc);
+    desc.name = "slices";
+    desc.dtype = TRIB_INT32;
+    desc.count = 3;
+    desc.layout = TRIB_SLICES;
+    trib_tensor *tensor = NULL;
+    trib_error error = {.status = TRIB_OK};
+    assert_int_equal(trib_tensor_declare(engine, &desc, &tensor, &error), TRIB_OK);
+    return tensor;
+}
+
 static void *look(void *user)
 {
     looker *self = user;
@@ -72,9 +111,12 @@ static void *look(void *user)
         note(self, trib_engine_get_stats(self->engine, &stats));
         note(self, trib_trace_start(self->engine, 1 << 20, &error));
         trib_trace_stop(self->engine);
+        count_slices(self);
         submit(self);
         make_group(self); /* hundreds have not ended at each change */
-        atomic_fetch_add(&self->turns, 1);
+        if (atomic_fetch_add(&self->turns, 1) % 8 == 0) {
+            write_trace(self);
+        }
     }
     return NULL;
 }
@@ -96,7 +138,8 @@ static void callers_meet_changes(void **state)
     trib_error error = {.status = TRIB_OK};
     job_open(&jobs, WORKERS, 0, survives);
     for (int i = 0; i < WORKERS; i++) {
-        lookers[i] = (looker){.engine = jobs.engines[i], .ends = &ends, .wrong = TRIB_OK};
+        lookers[i] = (looker){.engine = jobs.engines[i], .rank = i, .ends = &ends, .wrong = TRIB_OK};
+        lookers[i].slices = declare_slices(jobs.engines[i]);
         assert_int_equal(pthread_create(&threads[i], NULL, look, &lookers[i]), 0);
     }
     for (uint32_t epoch = 0; epoch < EPOCHS || atomic_load(&lookers[0].turns) < 2; epoch++) {
