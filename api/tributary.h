@@ -732,7 +732,10 @@ typedef struct trib_tensor_desc {
     const char *codec;
     /* 0, or how many bytes of `name` are the name that the program knows, and the rest tells its tensors of several
      * types or shapes apart. All workers use the tensors of such a name in the same order: those that wait for each
-     * other in different ones, each for the n-th operation of the name, get TRIB_MISMATCH after a second or two */
+     * other in different ones, each for the n-th operation of the name, get TRIB_MISMATCH after a second or two, and so
+     * does whoever uses these two tensors later. Tensors with other lengths are not compared; a tensor that is declared
+     * again keeps its first one. A worker that has released a tensor of some name, or whose operation was refused, does
+     * not know which ones are the n-th ones any more, and says nothing, until trib_join or the next epoch */
     uint32_t name_length;
     uint32_t reserved[1];
 } trib_tensor_desc;

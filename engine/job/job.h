@@ -226,7 +226,7 @@ typedef struct trib_boundaries {
 
 /* What this worker waits for, and what it hears of the worker that it waits for (engine/worker/worker_stall.c). */
 typedef struct trib_stalls {
-    bool has_gap; /* guarded by the engine's mutex: a tensor was released that counted as uses of its name */
+    bool has_gap; /* of tensors of all workers; see trib_rank_group_gap */
     /* Core 0: when the coordinator is told next, and the operation of which it was told last. */
     int64_t next_ns;
     uint32_t tag, round;

@@ -25,13 +25,35 @@ static bool is_contradiction(const trib_coordinator *self, uint32_t rank, uint32
            memcmp(entry->name, other->name, mine->name_length) == 0 && strcmp(entry->name, other->name) != 0;
 }
 
+static const char *name_of(const trib_registry_entry *entry, trib_collective collective)
+{
+    const bool is_broadcast = collective == TRIB_COLLECTIVE_BROADCAST;
+    switch (entry->layout) {
+    case TRIB_SLICES:
+        return is_broadcast ? "an all-gather" : "a reduce-scatter";
+    case TRIB_PAIRS:
+        return "an all-to-all";
+    case TRIB_WHOLE:
+    default:
+        return is_broadcast ? "a broadcast" : "a sum";
+    }
+}
+
+/* The slices of a tensor may have other lengths on each worker. */
+static void describe_tensor(const trib_registry_entry *entry, char *text, size_t size)
+{
+    if (entry->layout == TRIB_WHOLE) {
+        trib_tensor_describe(text, size, entry->dtype, entry->count, entry->dims, entry->shape);
+    } else {
+        snprintf(text, size, "%s", trib_dtype_name(entry->dtype));
+    }
+}
+
 static void describe(const trib_registry_entry *entry, const trib_wait *wait, char *text, size_t size)
 {
-    const bool is_sum =
-        trib_collective_is_sum(wait->collective) || wait->collective == TRIB_COLLECTIVE_DEVICE_ALL_REDUCE;
     char tensor[TRIB_TENSOR_TEXT_SIZE];
-    trib_tensor_describe(tensor, sizeof tensor, entry->dtype, entry->count, entry->dims, entry->shape);
-    snprintf(text, size, "%s of %s", is_sum ? "a sum" : "a broadcast", tensor);
+    describe_tensor(entry, tensor, sizeof tensor);
+    snprintf(text, size, "%s of %s", name_of(entry, wait->collective), tensor);
 }
 
 static void refuse_both(trib_coordinator *self, uint32_t rank, uint32_t other_rank)
@@ -76,9 +98,9 @@ static void answer(const trib_coordinator *self, uint32_t rank, bool is_undeclar
     const bool waits = entry != NULL && !has_begun_it && age_ns <= 3 * trib_stall_period_ns(self->worker_count);
     char text[TRIB_ERROR_TEXT_SIZE] = "", tensor[TRIB_TENSOR_TEXT_SIZE];
     if (waits) {
-        trib_tensor_describe(tensor, sizeof tensor, entry->dtype, entry->count, entry->dims, entry->shape);
+        describe_tensor(entry, tensor, sizeof tensor);
         snprintf(text, sizeof text, "round %u of tensor \"%.*s\" (%s)", missing->wait.round, NAME_MAX_SHOWN,
-                 entry->name, entry->layout == TRIB_WHOLE ? tensor : trib_dtype_name(entry->dtype));
+                 entry->name, tensor);
     }
     if (waits || is_undeclared) {
         const trib_frame frame = {.type = TRIB_FRAME_WAITED_FOR,
@@ -101,8 +123,9 @@ trib_status trib_waits_take(trib_coordinator *self, uint32_t member, const trib_
     }
     const bool is_undeclared = frame->aux == TRIB_NO_MEMBER;
     const uint32_t missing = is_undeclared ? find_undeclared(self, entry) : frame->aux;
+    const int64_t now_ns = trib_now(self->core->reactor), before_ns = slot->wait.told_ns;
     slot->wait = (trib_wait){.is_told = true,
-                             .told_ns = trib_now(self->core->reactor),
+                             .told_ns = now_ns,
                              .tag = frame->tensor,
                              .round = frame->round,
                              .missing = missing,
@@ -114,8 +137,8 @@ trib_status trib_waits_take(trib_coordinator *self, uint32_t member, const trib_
     }
     if (is_contradiction(self, member, missing)) {
         refuse_both(self, member, missing);
-    } else {
-        answer(self, member, is_undeclared);
+    } else if (before_ns == 0 || now_ns - before_ns >= trib_stall_period_ns(self->worker_count) / 2) {
+        answer(self, member, is_undeclared); /* one that asks all the time might not read what it gets */
     }
     return TRIB_OK;
 }

@@ -6,8 +6,8 @@
  * still comes.
  *
  * What a program calls one name may be several tensors, one for each shape (trib_tensor_desc.name_length). Two workers
- * disagree if the same use of a name is an operation on different ones of these for them. However late they say so,
- * that stays true. So both tensors become bad, as where declarations differ.
+ * disagree if the same use of a name is an operation on different ones of these for them. A worker says which use it is
+ * only where it knows that, so what it has said stays true. So both tensors become bad, as where declarations differ.
  */
 #ifndef TRIB_ENGINE_WAITS_H
 #define TRIB_ENGINE_WAITS_H

@@ -54,6 +54,7 @@ void trib_boundary_count(trib_op *op)
 {
     trib_boundaries *self = &op->engine->boundaries;
     op->tensor->submitted++;
+    op->tensor->last_number = op->number;
     if (op->is_boundary) {
         pthread_mutex_lock(&self->mutex);
         trib_assert(self->op == NULL);
@@ -81,6 +82,11 @@ void trib_boundaries_reset(trib_engine *engine)
     pthread_mutex_unlock(&self->mutex);
     for (uint32_t i = 0; i < engine->tensor_count; i++) {
         engine->tensors[i]->submitted = engine->tensors[i]->rounds_before = 0;
+    }
+    const trib_formation *formation = &engine->formation;
+    engine->stalls.has_gap = formation->carried != NULL || formation->parked != NULL; /* they have been counted */
+    for (trib_group *group = engine->groups; group != NULL; group = group->next) {
+        group->has_gap = false;
     }
 }
 

@@ -82,6 +82,7 @@ typedef struct trib_tensor {
     uint32_t rounds;                   /* number of the last round that was submitted, TRIB_ROUNDS_MAX at most */
     uint32_t prepared;                 /* operations that are prepared on it */
     uint32_t submitted, rounds_before; /* rounds in all epochs; rounds before the last boundary (boundary.h) */
+    uint64_t last_number;              /* number of the last operation that was submitted */
     struct trib_tensor *next_free;
     /* Written by any thread. */
     atomic_uint references; /* held by the declaration, and by every slot in use of an operation on the tensor */

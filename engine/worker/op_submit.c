@@ -334,6 +334,18 @@ static void post_all(trib_engine *engine, const trib_request *requests, size_t c
     }
 }
 
+/* Others may have begun the operations that were refused here. */
+static void note_gaps(trib_engine *engine, const trib_request *requests, size_t count)
+{
+    pthread_mutex_lock(&engine->mutex);
+    for (size_t i = 0; i < count; i++) {
+        if (requests[i].tensor != NULL && requests[i].tensor->name_length > 0) {
+            *trib_rank_group_gap(engine, requests[i].tensor->group) = true;
+        }
+    }
+    pthread_mutex_unlock(&engine->mutex);
+}
+
 static trib_status submit_all(trib_engine *engine, trib_request *requests, size_t count, trib_error *error)
 {
     trib_status status = record_markers(engine, requests, count, error);
@@ -414,7 +426,11 @@ trib_status trib_ops_submit(trib_engine *engine, trib_request *requests, size_t 
         any = any || requests[i].is_once;
     }
     if (!any) {
-        return submit_all(engine, requests, count, error);
+        const trib_status alone = submit_all(engine, requests, count, error);
+        if (alone != TRIB_OK) {
+            note_gaps(engine, requests, count);
+        }
+        return alone;
     }
     /* The numbers are taken when the operations are. After a failure the next attempt finds the same tensors. */
     pthread_mutex_lock(&engine->once_mutex);
@@ -434,6 +450,8 @@ trib_status trib_ops_submit(trib_engine *engine, trib_request *requests, size_t 
     }
     if (status == TRIB_OK) {
         release_once(engine, requests, count);
+    } else {
+        note_gaps(engine, requests, count);
     }
     pthread_mutex_unlock(&engine->once_mutex);
     return status;

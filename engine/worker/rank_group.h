@@ -34,6 +34,7 @@ struct trib_group {
     uint32_t count;
     uint32_t *ranks;
     uint32_t bytes_calls; /* operations on bytes so far, guarded by the engine's mutex */
+    bool has_gap;         /* see trib_rank_group_gap */
     trib_post create_post, end_post;
     atomic_bool is_over;     /* the group's epoch is over, so its ranks name no workers any more (job/formation.h) */
     struct trib_group *next; /* in engine->groups, newest first */
@@ -66,6 +67,14 @@ void trib_rank_groups_end(trib_engine *engine);
 /* Frees the rank sets of the job's groups, when no aggregator uses them any more. */
 void trib_rank_sets_free(trib_engine *engine);
 void trib_rank_groups_free(trib_engine *engine);
+
+/* True if this worker does not know how often it has used the names of the group's tensors (worker_stall.c): it has
+ * released one, or an operation was refused, which may have begun on others. NULL: those of all workers. Guarded by the
+ * engine's mutex. */
+static inline bool *trib_rank_group_gap(trib_engine *engine, trib_group *group)
+{
+    return group == NULL ? &engine->stalls.has_gap : &group->has_gap;
+}
 
 /* This worker's place among the group's workers; NULL: its rank. */
 static inline uint32_t trib_rank_group_own(const trib_engine *engine, const trib_group *group)

@@ -112,9 +112,9 @@ void trib_tensor_release_idle(trib_tensor *tensor)
 void trib_tensor_release_once(trib_tensor *tensor)
 {
     HASH_DEL(tensor->engine->tensors_by_name, tensor);
-    /* A group's tensors end with it, and no later one is of its names. */
-    tensor->engine->stalls.has_gap =
-        tensor->engine->stalls.has_gap || (tensor->name_length > 0 && tensor->group == NULL);
+    if (tensor->name_length > 0 && tensor->submitted > 0) {
+        *trib_rank_group_gap(tensor->engine, tensor->group) = true;
+    }
     trib_tensor_set_state(tensor, TRIB_TENSOR_RELEASED);
     trib_tensor_unref(tensor);
 }

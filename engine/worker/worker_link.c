@@ -344,6 +344,7 @@ static void take_sum(trib_link *link, trib_task *task, const trib_frame *frame)
     trib_task_note_answer(task, frame->chunk, frame->codec != 0 ? frame->payload_size : 0);
     trib_counter_add(&core->stats.bytes_pulled, frame->payload_size);
     task->received[frame->chunk / 64] |= UINT64_C(1) << (frame->chunk % 64);
+    task->missing_rank = TRIB_NO_MEMBER; /* it has come since, or the server says so again */
     trib_copy_take(core, task, frame->chunk);
     if (task->chunks_received++ == 0 && task->chunk_count > 1) { /* a task of one chunk is complete now */
         trib_trace_task(core, TRIB_TRACE_LANDED, task, frame->payload_size);

@@ -114,31 +114,35 @@ void trib_worker_note_missing(const trib_core *core, trib_task *task, const trib
 
 /* ---- The coordinator is told ---- */
 
-static bool shares_name(const trib_tensor *tensor, const trib_tensor *other)
+static bool has_name(const trib_tensor *other, const trib_tensor *tensor)
 {
     return other->state == TRIB_TENSOR_DECLARED && other->group == tensor->group &&
-           other->name_length == tensor->name_length && memcmp(other->name, tensor->name, tensor->name_length) == 0;
+           strncmp(other->name, tensor->name, tensor->name_length) == 0;
 }
 
-/* Returns which use of its name the operation is, counted over the name's tensors; 0: it cannot be told. The last use
- * is known to be this one only if no other is under way. */
+/* Returns which use of its name the operation is, counted over the name's tensors; 0: it cannot be told. The count is
+ * that of the last use, so it tells nothing of an operation behind which another one was begun. */
 static uint32_t count_uses(const trib_op *op)
 {
     trib_engine *engine = op->engine;
     const trib_tensor *tensor = op->tensor;
-    uint32_t uses = 0, in_flight = 0;
+    uint32_t uses = 0;
     pthread_mutex_lock(&engine->mutex);
-    const bool counts = tensor->name_length > 0 && !engine->stalls.has_gap && !engine->join.is_active;
+    bool counts = tensor->name_length > 0 && !*trib_rank_group_gap(engine, tensor->group) && !engine->join.is_active;
     for (uint32_t tag = 0; counts && tag < engine->tensor_count; tag++) {
         const trib_tensor *other = engine->tensors[tag];
-        if (shares_name(tensor, other)) {
+        if (!has_name(other, tensor)) {
+            continue;
+        }
+        if (other->name_length == tensor->name_length) {
             uses += other->submitted;
-            in_flight += atomic_load(&other->in_flight);
+            counts = other->last_number <= op->number && !atomic_load(&other->bad);
+        } else { /* the name itself was declared first by who knows no other tensors of it */
+            counts = other->name[tensor->name_length] != '\0';
         }
     }
     pthread_mutex_unlock(&engine->mutex);
-    /* If it is not complete, it was among those in flight. */
-    return in_flight == 1 && !atomic_load(&op->is_complete) ? uses : 0;
+    return counts ? uses : 0;
 }
 
 /* Core 0: runs the operation's stall_post. */

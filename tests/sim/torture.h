@@ -116,6 +116,7 @@ typedef struct torture_tensor {
     uint32_t shape;       /* decides the lengths of slices, together with count */
     uint32_t group;       /* a bit for each of its members; 0: all workers */
     bool backwards;       /* the group counts its members from the highest rank on */
+    bool has_mates;       /* it shares its name with the others that have mates: one name, several shapes */
     bool regroups;        /* the group ends with each life of the tensor, and the next one counts the other way round */
     uint32_t other_group; /* of a tensor that regroups: the members of every second group; 0: always the same */
     bool on_device;

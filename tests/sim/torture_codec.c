@@ -51,7 +51,7 @@ void torture_draw_codec(torture_plan *plan)
 const trib_tensor *torture_encoded_tensor(const trib_engine *engine, const torture_tensor *what, uint32_t index)
 {
     char name[32];
-    snprintf(name, sizeof name, "tensor %u", index);
+    torture_name(what, index, name, sizeof name);
     for (uint32_t i = 0; i < engine->tensor_count; i++) {
         const trib_tensor *tensor = engine->tensors[i];
         if (tensor->state <= TRIB_TENSOR_RELEASED && tensor->state != TRIB_TENSOR_UNUSED && tensor->placed &&

@@ -101,6 +101,13 @@ static void describe_tensors(const torture_plan *plan, line *out)
     }
 }
 
+static void say_mates(const torture_plan *plan, line *out)
+{
+    for (uint32_t i = 0; i < plan->tensor_count; i++) {
+        plan->tensors[i].has_mates ? say(out, "; %u shares its name", i) : (void)0;
+    }
+}
+
 void torture_describe(const torture_plan *plan, char *text, size_t size)
 {
     static const char *const kinds[TORTURE_MISS + 1] = {"freeze",
@@ -125,6 +132,7 @@ void torture_describe(const torture_plan *plan, char *text, size_t size)
     say(&out, "; chunk %u, partition %u, %s order; window %u; tensors", job->engine.chunk_bytes,
         job->engine.partition_bytes, job->engine.sum_order == TRIB_ORDER_RANK ? "rank" : "arrival", plan->window);
     describe_tensors(plan, &out);
+    say_mates(plan, &out);
     describe_more(plan, &out);
     if (job->per_machine > 0) {
         say(&out, "; %u workers a machine, which sum first%s", job->per_machine,

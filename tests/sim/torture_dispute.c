@@ -1,5 +1,6 @@
 /* torture_dispute.c - draws a worker that disagrees with all others about an operation on a device tensor, or about
- * the root of a broadcast. And groups that are released while other members still use them. */
+ * the root of a broadcast. And groups that are released while other members still use them, and names that several
+ * tensors have. */
 #include "tests/sim/torture.h"
 
 static uint32_t below(trib_sim_stream *stream, uint32_t end)
@@ -54,6 +55,20 @@ static void draw_roots(torture_plan *plan)
     }
 }
 
+/* Two or three tensors of all workers have one name. */
+static void draw_mates(torture_plan *plan)
+{
+    trib_sim_stream stream = {.state = plan->seed * UINT64_C(0xd6e8feb86659fd93) + 211};
+    uint32_t left = trib_sim_draw_one_in(&stream, 2) ? 2 + below(&stream, 2) : 0;
+    const uint32_t first = below(&stream, plan->tensor_count);
+    for (uint32_t i = 0; i < plan->tensor_count && left > 0; i++) {
+        const uint32_t index = (first + i) % plan->tensor_count;
+        const bool is_disputed = plan->odd_rank != TORTURE_NOBODY && plan->odd_tensor == index;
+        plan->tensors[index].has_mates = plan->tensors[index].group == 0 && !is_disputed;
+        left -= plan->tensors[index].has_mates;
+    }
+}
+
 void torture_draw_regroups(torture_plan *plan)
 {
     torture_draw_scales(plan);
@@ -69,4 +84,5 @@ void torture_draw_regroups(torture_plan *plan)
         const bool is_disputed = plan->odd_rank != TORTURE_NOBODY && plan->odd_tensor == i;
         plan->tensors[i].other_group = plan->tensors[i].regroups && !keeps && !is_disputed ? other : 0;
     }
+    draw_mates(plan);
 }

@@ -42,16 +42,22 @@ static void cancel_fired(trib_sim *sim, trib_sim_event *event)
 
 /* ---- Operations ---- */
 
+void torture_name(const torture_tensor *what, uint32_t index, char *name, size_t size)
+{
+    snprintf(name, size, what->has_mates ? "mates#%u" : "tensor %u", index);
+}
+
 static bool declare(driver *self, uint32_t index, trib_tensor **tensor_out)
 {
     const torture_plan *plan = self->run->plan;
     const torture_tensor what = torture_tensor_of(plan, index, self->next_round[index]);
     const bool is_odd = plan->odd_rank == self->rank && plan->odd_tensor == index && plan->odd_round < 0;
     char name[32];
-    snprintf(name, sizeof name, "tensor %u", index);
+    torture_name(&what, index, name, sizeof name);
     trib_tensor_desc desc;
     trib_tensor_desc_init(&desc, sizeof desc);
     desc.name = name;
+    desc.name_length = what.has_mates ? (uint32_t)strlen("mates") : 0;
     desc.dtype = what.dtype;
     desc.count = what.count + (is_odd ? 1 : 0);
     desc.priority = -(int32_t)index;
@@ -207,6 +213,21 @@ static void skip_rounds(driver *self, uint32_t index, uint32_t end)
     }
 }
 
+/* Operations of one name begin in the same order on all workers: all first rounds, then all second rounds, and so
+ * on. */
+static bool waits_for_mates(const driver *self, uint32_t index)
+{
+    const torture_plan *plan = self->run->plan;
+    const uint32_t round = self->next_round[index];
+    bool waits = false;
+    for (uint32_t i = 0; i < plan->tensor_count && plan->tensors[index].has_mates; i++) {
+        const uint32_t next = self->next_round[i];
+        waits = waits || (plan->tensors[i].has_mates && next < rounds_of(self, i) &&
+                          (next < round || (next == round && i < index)));
+    }
+    return waits;
+}
+
 static bool may_begin(driver *self, uint32_t index)
 {
     const uint32_t round = self->next_round[index];
@@ -218,7 +239,8 @@ static bool may_begin(driver *self, uint32_t index)
     if (is_reborn(self, index) && torture_attempt(self, index, round - 1)->busy) {
         return false;
     }
-    return round < rounds_of(self, index) && has_part(self, index) && !torture_attempt(self, index, round)->busy;
+    return round < rounds_of(self, index) && has_part(self, index) && !torture_attempt(self, index, round)->busy &&
+           !waits_for_mates(self, index);
 }
 
 /* Begins the next operation in an order that is the same on every worker: all first rounds, then all second rounds, and

@@ -160,6 +160,7 @@ attempt *torture_attempt(driver *self, uint32_t index, uint32_t round);
 /* Returns where the operation reads and writes. In place, a slice lies at its place among all slices. */
 unsigned char *torture_input(const attempt *what);
 unsigned char *torture_output(const attempt *what);
+void torture_name(const torture_tensor *what, uint32_t index, char *name, size_t size);
 /* Makes all workers sum every tensor once more. */
 void torture_drive_last(run *self);
 /* Begins what the worker can begin. */
