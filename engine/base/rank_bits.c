@@ -26,7 +26,7 @@ void trib_rank_bits_describe(const unsigned char *bits, uint32_t workers, uint32
             continue;
         }
         if (used + sizeof "ranks" + RUN_TEXT_MAX >= size) {
-            used += (size_t)snprintf(list + used, sizeof list - used, " and more");
+            snprintf(list + used, sizeof list - used, " and more");
             break;
         }
         uint32_t last = rank;

@@ -60,6 +60,7 @@ static void refuse_both(trib_coordinator *self, uint32_t rank, uint32_t other_ra
 {
     trib_registry_entry *const entries[] = {entry_of(self, rank), entry_of(self, other_rank)};
     const trib_wait *wait = &self->slots[rank].wait;
+    trib_assert(entries[0] != NULL && entries[1] != NULL); /* is_contradiction has looked */
     char one[TRIB_TENSOR_TEXT_SIZE + 16], other[sizeof one], text[TRIB_ERROR_TEXT_SIZE];
     describe(entries[0], wait, one, sizeof one);
     describe(entries[1], &self->slots[other_rank].wait, other, sizeof other);
