@@ -140,7 +140,7 @@ def _join(settings, deadline):
             return made
         except BaseException as problem:
             if made is not None:
-                _close(made)
+                made.close()
             if not isinstance(problem, JobLostError) or (rendezvous is not None and made is None):
                 raise
             if rendezvous is None:
@@ -148,13 +148,6 @@ def _join(settings, deadline):
                 if not (problem.status == _abi.TRIB_JOIN_FAILED or is_in_use) or time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)  # no event tells: the workers that still leave the last job know nothing of this one
-
-
-def _close(engine):
-    rendezvous = launcher()
-    if rendezvous is not None and engine.is_open():
-        rendezvous.note_lost(engine.lost_rank())
-    engine.close()
 
 
 # The launcher describes a place by these fields of trib_config.
@@ -186,7 +179,7 @@ def shutdown() -> None:
         from . import process_sets
 
         process_sets.close_all()
-        _close(gone)
+        gone.close()
 
 
 def _shutdown_at_exit():

@@ -23,7 +23,6 @@ class Rendezvous:
         self._rest, self._attempt, self._void, self._change = b'', 0, 0, None
         self._process, self._has_worked = os.getpid(), False
         self.rank = None  # in the last attempt
-        self._lost_rank = None  # whose loss has ended that attempt
         number = secrets.token_hex(16)
         theirs = self._receive()['number']
         self._send(worker=worker, number=number, proof=_proof(token, 'worker', theirs, number))
@@ -31,15 +30,10 @@ class Rendezvous:
             raise TributaryError('%s does not know the token: it is not the launcher of this job' % address)
         self._socket.settimeout(None)
 
-    def note_lost(self, rank):
-        """Keeps the rank of the worker whose loss has ended this attempt, or None, for the launcher: its process may be
-        stopped, and would hold up the next attempt."""
-        self._lost_rank = rank
-
     def next_place(self):
         """Asks for a place in the next attempt, waits for it, and returns it. A worker that has to go ends here."""
-        self._send(join=self._attempt, lost=self._lost_rank)
-        self._change = self._lost_rank = None
+        self._send(join=self._attempt)
+        self._change = None
         while True:
             message = self._receive()
             if 'leave' in message:

@@ -16,10 +16,10 @@ from link import HostLost
 from rendezvous import Rendezvous
 
 _FORM_SECONDS = 120  # for workers to ask for their place, once one has
-_LOST_SECONDS = 1  # for a worker that the others have lost to ask for its place: it is cut off, or stands still
 _STOPPED_SECONDS = 3  # for a worker that others wait for, and that is seen to be stopped, to go on
 _LOOK_SECONDS = 1  # between two looks for such ones
-_KILL_SECONDS = 5  # for a worker that was killed to end, and for its host to answer
+_KILL_SECONDS = 5  # for a worker that was killed to end
+_HOST_SECONDS = 30  # for a host to say something, once it was asked
 _START_SECONDS = 600  # for a worker that was started to ask for its place
 _DISCOVERY_SECONDS = 1
 _HOSTS_SECONDS = 600  # for a discovery script to show enough hosts
@@ -36,7 +36,6 @@ class Elastic(Driver):
         self._attempt, self._members, self._ready = 0, set(), set()  # numbers of the attempt's workers
         self._waiting, self._asked_at = {}, None  # when each asked for its place
         self._looked_at = 0.0  # for stopped workers
-        self._lost = {}  # when others first said that they have lost a member of the attempt
         self._told = None  # what the members have been told of changes
         self._is_finishing, self._is_forming = False, False
         self._short_since, self._last_code = None, 1  # since when too few places are there; how the last worker failed
@@ -219,7 +218,7 @@ class Elastic(Driver):
         if any(number not in self._waiting for number in chosen):
             return  # someone has ended, or has to go, meanwhile
         self._attempt += 1
-        self._members, self._ready, self._asked_at, self._lost = set(chosen), set(), None, {}
+        self._members, self._ready, self._asked_at = set(chosen), set(), None
         for rank, number in enumerate(chosen):
             worker = self.workers[number]
             worker.rank = rank
@@ -244,10 +243,6 @@ class Elastic(Driver):
             return
         for worker in self._missing():
             self._press(worker, self._asked_at, _FORM_SECONDS)
-            if worker.number in self._lost:
-                self._press(
-                    worker, self._lost[worker.number], _LOST_SECONDS, 'the others have lost it, and ' + _HAS_NOT_ASKED
-                )
 
     def _awaited(self):
         """Returns the members that others wait for: to ask for their place, or to join the attempt that forms."""
@@ -256,11 +251,12 @@ class Elastic(Driver):
         return [self.workers[number] for number in self._members - self._ready if number in self.workers]
 
     def _look_for_stopped(self):
-        """Asks hosts which workers are stopped, as long as some are awaited. The others may not have noticed."""
+        """Asks hosts which workers are stopped, as long as some are awaited. Whom the others have lost does not matter:
+        one that is cut off names those that live, and one that is busy asks for its place later."""
         if time.monotonic() > self._looked_at + _LOOK_SECONDS:
             self._looked_at = time.monotonic()
             for link in {worker.link for worker in self._awaited()}:
-                link.order(do='stopped')
+                asyncio.ensure_future(link.check(_HOST_SECONDS))
 
     def note_stopped(self, link, numbers):
         for worker in self._awaited():
@@ -281,7 +277,7 @@ class Elastic(Driver):
             say('%s: %s: ending it' % (worker, why % seconds))
             worker.pressed_at = now
             worker.link.order(do='signal', worker=worker.number, number=signal.SIGKILL)
-            asyncio.ensure_future(worker.link.check(_KILL_SECONDS))
+            asyncio.ensure_future(worker.link.check(_HOST_SECONDS))
 
     def _check_enough(self):
         """Ends the job if too few workers are left and no more can be started."""
@@ -312,20 +308,12 @@ class Elastic(Driver):
         if 'join' in message:
             self._waiting[number] = time.monotonic()
             self._asked_at = self._asked_at or time.monotonic()
-            if message['join'] == self._attempt and message.get('lost') is not None:
-                self._note_lost(message['lost'])
         elif message.get('ready') == self._attempt:
             self._ready.add(number)
             self._record(self.workers[number].link.name).note_joined()
         elif 'worked' in message:
             self.workers[number].has_worked = True
         self._wake.set()
-
-    def _note_lost(self, rank):
-        """A member says whose loss has ended the attempt. That one may live: stopped, or cut off from the others."""
-        for number in self._members & set(self.workers):
-            if self.workers[number].rank == rank:
-                self._lost.setdefault(number, time.monotonic())
 
     def note_end(self, worker, status):
         self._waiting.pop(worker.number, None)

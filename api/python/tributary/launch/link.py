@@ -22,6 +22,7 @@ class Link:
     def __init__(self, name, command, on_event):
         self.name, self._command, self._on_event = name, command, on_event
         self._process, self._answers, self._reading = None, asyncio.Queue(), None
+        self._heard, self._is_checked = asyncio.Event(), False
         self.address, self.is_lost, self._why = None, False, ''
 
     async def open(self, towards):
@@ -52,30 +53,37 @@ class Link:
         return (await self._answer('port'))['port']
 
     def order(self, **what):
-        """Sends an order. A host that is lost gets none."""
-        if not self.is_lost:
+        """Sends an order. A host that is lost, or given up, gets none."""
+        if not self.is_lost and not self._process.stdin.is_closing():
             self._process.stdin.write(json.dumps(what).encode() + b'\n')
 
     async def check(self, seconds):
-        """Cuts the way to a host that does not answer in time. Its agent ends all workers there when it notices."""
-        try:
-            await asyncio.wait_for(self.free_port(), seconds)
-        except asyncio.TimeoutError:
-            self._why = ': no answer within %d s' % seconds
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-        except HostLost:
-            pass  # its loss is known
+        """Asks a host which workers are stopped, and gives it up if it says nothing in time. An answer may wait behind
+        much output, so whatever comes counts."""
+        if self._is_checked or self.is_lost:
+            return
+        self._is_checked = True
+        self._heard.clear()
+        self.order(do='stopped')
+        for _ in range(2):  # where the launcher itself has stood still, it reads in the second half what has come
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._heard.wait(), seconds / 2)
+        if not self._heard.is_set():
+            self._why = ': no answer within %g s' % seconds
+            await self.close()
+        self._is_checked = False
 
     async def close(self):
-        """Ends all workers of the host, and the agent. The way is cut if that takes too long."""
+        """Ends all workers of the host, and the agent, which does so itself when its input ends. The way is cut if that
+        takes too long."""
         if self._process is None:
             return
         self._process.stdin.close()
         try:
             await asyncio.wait_for(self._process.wait(), 10)
         except asyncio.TimeoutError:
-            os.killpg(self._process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
         await asyncio.wait([self._reading], timeout=2)
 
     async def _answer(self, event):
@@ -91,6 +99,7 @@ class Link:
     async def _read(self):
         while True:
             line = await self._process.stdout.readline()
+            self._heard.set()
             if not line:
                 break
             try:
