@@ -153,12 +153,15 @@ void trib_drain_check(trib_coordinator *self)
 {
     for (uint32_t i = self->worker_count; i < trib_coordinator_slots(self) && !self->over; i++) {
         trib_coordinator_slot *slot = &self->slots[i];
-        if (slot->asks_to_go && !slot->left && slot->link != NULL && !some_are_awaited(self)) {
-            let_go(self, i);
-        }
-        if (slot->drains && !self->over && !is_awaited(self, slot)) {
+        if (slot->drains && !is_awaited(self, slot)) {
             trib_assert(slot->left && slot->is_let_go && slot->loss_number > 0 && slot->loss_number <= self->losses);
             trib_drain_end(slot);
+        }
+    }
+    for (uint32_t i = self->worker_count; i < trib_coordinator_slots(self) && !self->over; i++) {
+        trib_coordinator_slot *slot = &self->slots[i];
+        if (slot->asks_to_go && !slot->left && slot->link != NULL && !some_are_awaited(self)) {
+            let_go(self, i);
         }
     }
 }

@@ -295,12 +295,9 @@ trib_status trib_tensor_find_or_add(trib_engine *engine, const trib_tensor_desc 
     trib_codec_config codec;
     trib_status status = trib_codec_choose(engine, desc, &codec, error);
     status = status == TRIB_OK ? check_quorum(engine, desc, &codec, error) : status;
-    if (status != TRIB_OK) {
-        return status;
-    }
     pthread_mutex_lock(&engine->mutex);
-    const bool is_taken_ahead =
-        (desc->flags & TRIB_TENSOR_DEVICE) != 0 && desc->layout == TRIB_WHOLE && desc->group == NULL;
+    const bool is_taken_ahead = status == TRIB_OK && (desc->flags & TRIB_TENSOR_DEVICE) != 0 &&
+                                desc->layout == TRIB_WHOLE && desc->group == NULL;
     if (is_taken_ahead && find(engine, desc) == NULL) {
         status = take_ahead(engine, desc, &device, error);
     }

@@ -207,7 +207,8 @@ static void before_turn_text(trib_core *core, const trib_op *op, const trib_tens
 static void missing_text(const trib_core *core, const trib_task *task, char *text, size_t size)
 {
     const trib_op_core *op_core = task->op_core;
-    const uint32_t workers = core->engine->roster->worker_count;
+    const trib_roster *roster = core->engine->roster;
+    const uint32_t workers = roster->worker_count;
     if (op_core->missing == NULL || op_core->missing_partition != task->partition) {
         return;
     }
@@ -215,7 +216,11 @@ static void missing_text(const trib_core *core, const trib_task *task, char *tex
     const uint32_t count = trib_rank_bits_count(op_core->missing, workers);
     if (count > 1) {
         char list[TRIB_RANK_BITS_TEXT_SIZE];
-        trib_rank_bits_describe(op_core->missing, workers, task->missing_rank, list);
+        if (roster->members[workers - 1].rank == workers - 1) {
+            trib_rank_bits_describe(op_core->missing, workers, task->missing_rank, list);
+        } else { /* workers were lost, and the ids of those that are left are not their ranks */
+            snprintf(list, sizeof list, "%u more", count - 1);
+        }
         snprintf(text, size, " and of %s (%u of %u)", list, count,
                  trib_rank_group_count(core->engine, task->tensor->group));
     }

@@ -406,13 +406,8 @@ static trib_status receive_sum(trib_link *link, const trib_frame *frame, const v
     return TRIB_OK;
 }
 
-static trib_status take_stall(trib_core *core, trib_task *task, const trib_frame *frame, const void *payload,
-                              trib_error *error)
+static void take_stall(trib_core *core, trib_task *task, const trib_frame *frame, const void *payload)
 {
-    const trib_status status = trib_server_check_stall(core, frame, error);
-    if (status != TRIB_OK) {
-        return status;
-    }
     trib_worker_note_missing(core, task, frame, payload);
     trib_trace_task(core, TRIB_TRACE_STALL, task, 0);
     if (frame->chunk == TRIB_STALL_FOR_GOOD) {
@@ -420,7 +415,6 @@ static trib_status take_stall(trib_core *core, trib_task *task, const trib_frame
                      trib_roster_name(core->engine->roster, frame->aux), frame->round);
         give_up_everywhere(core, task->op_core);
     }
-    return TRIB_OK;
 }
 
 static trib_status take_refusal(trib_link *link, trib_task *task, const trib_frame *frame, const void *payload,
@@ -466,6 +460,9 @@ trib_status trib_worker_received(trib_link *link, const trib_frame *frame, const
         return trib_orphan_answer(link, frame, error);
     }
     trib_status status = find_task(link, frame, &task, error);
+    if (status == TRIB_OK && frame->type == TRIB_FRAME_STALL) {
+        status = trib_server_check_stall(link->core, frame, error);
+    }
     if (status != TRIB_OK) {
         return status;
     }
@@ -475,7 +472,7 @@ trib_status trib_worker_received(trib_link *link, const trib_frame *frame, const
     if (task == NULL) {
         trib_worker_take_kept_answer(link, frame);
     } else if (frame->type == TRIB_FRAME_STALL) {
-        return take_stall(link->core, task, frame, payload, error);
+        take_stall(link->core, task, frame, payload);
     } else {
         return take_refusal(link, task, frame, payload, error);
     }

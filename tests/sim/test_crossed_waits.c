@@ -16,9 +16,9 @@ static char logs[WORKERS + 1][LOG_SIZE];
 
 typedef struct waits {
     sim_job *job;
-    trib_group *groups[WORKERS]; /* that tensors are declared in; NULL: none */
-    int32_t buffers[WORKERS][USES][COUNT];
-    trib_op *ops[WORKERS][USES];
+    trib_group *groups[WORKERS + 1];           /* that tensors are declared in; NULL: none */
+    int32_t buffers[WORKERS + 1][USES][COUNT]; /* one scene has one more */
+    trib_op *ops[WORKERS + 1][USES];
 } waits;
 
 static void on_log(trib_log_level level, const char *line, void *user)
@@ -75,7 +75,7 @@ static void create_groups(waits *self)
 
 static void close_job(waits *self)
 {
-    for (uint32_t rank = 0; rank < WORKERS; rank++) {
+    for (uint32_t rank = 0; rank < WORKERS + 1; rank++) {
         for (uint32_t i = 0; i < USES; i++) {
             if (self->ops[rank][i] != NULL) {
                 trib_op_release(self->ops[rank][i]);
@@ -382,6 +382,24 @@ static void deadlines_say_so(void **state)
     close_job(&self);
 }
 
+/* Ranks stay when worker 1 is lost, and those that are left are numbered anew. A list of numbers would blame others. */
+static void ranks_have_gaps_after_a_loss(void **state)
+{
+    (void)state;
+    waits self;
+    sim_job_config config = sim_job_config_default(WORKERS + 1, 0);
+    config.engine.survive = TRIB_SURVIVE_CONTINUE;
+    open_with(&self, &config);
+    sim_job_kill(self.job, 1);
+    run_for(&self, 30 * SECOND);
+    use(&self, 0, 0, "a", COUNT);
+    use(&self, 2, 0, "b", COUNT);
+    use(&self, 3, 0, "b", COUNT);
+    run_for(&self, 110 * SECOND);
+    expect(&self, 0, 0, TRIB_TIMEOUT, "lacked the contribution of rank 2 (n2:1002) and of 1 more (2 of 3)");
+    close_job(&self);
+}
+
 /* ---- Planted bugs ---- */
 
 #define BUG_LIST(X)                                                                                                    \
@@ -425,6 +443,7 @@ static const struct CMUnitTest scenes[] = {
     cmocka_unit_test(a_release_ends_the_count),
     cmocka_unit_test(names_differ),
     cmocka_unit_test(deadlines_say_so),
+    cmocka_unit_test(ranks_have_gaps_after_a_loss),
 };
 
 /* Each bug makes the scenes fail in a process of its own. */
