@@ -224,7 +224,8 @@ typedef struct trib_boundaries {
     uint64_t own[TRIB_BOUNDARY_ELEMENTS], all[TRIB_BOUNDARY_ELEMENTS]; /* input and output of the one under way */
 } trib_boundaries;
 
-/* What this worker waits for, and what it hears of the worker that it waits for (engine/worker/worker_stall.c). */
+/* An operation that this worker waits for, and the answer about the worker that it waits for
+ * (engine/worker/worker_stall.c). */
 typedef struct trib_stalls {
     bool has_gap; /* of tensors of all workers; see trib_rank_group_gap */
     /* Core 0: when the coordinator is told next, and the operation of which it was told last. */

@@ -14,7 +14,7 @@
 #include "engine/link/listeners.h"
 #include "engine/membership/probe.h"
 
-/* What a worker has waited for when it said so last (waits.h). */
+/* The operation that a worker waited for when it said so last (waits.h). */
 typedef struct trib_wait {
     bool is_told;
     int64_t told_ns;

@@ -5,9 +5,9 @@
  * with what that one waits for, if it has said so of late. Texts alone depend on that, as a worker that is only late
  * still comes.
  *
- * What a program calls one name may be several tensors, one for each shape (trib_tensor_desc.name_length). Two workers
- * disagree if the same use of a name is an operation on different ones of these for them. A worker says which use it is
- * only where it knows that, so what it has said stays true. So both tensors become bad, as where declarations differ.
+ * A name of the program may stand for several tensors, one for each shape (trib_tensor_desc.name_length). Two workers
+ * disagree if the same use of a name is an operation on different ones of these tensors for them. A worker says which
+ * use it is only where it knows that, so its word stays true. Both tensors become bad, as where declarations differ.
  */
 #ifndef TRIB_ENGINE_WAITS_H
 #define TRIB_ENGINE_WAITS_H

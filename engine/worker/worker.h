@@ -55,7 +55,7 @@ void trib_worker_deadline_passed(trib_reactor *reactor, trib_timer *timer);
 void trib_worker_cancel_arrived(trib_reactor *reactor, trib_post *post);
 
 /* ---- worker_stall.c ---- */
-/* What the worker of a rank, for which an operation waits, waits for itself. */
+/* The coordinator's answer about a worker for which an operation waits: what that worker waits for itself. */
 typedef struct trib_stall_answer {
     uint32_t rank;
     bool is_crossed; /* it waits for this worker */

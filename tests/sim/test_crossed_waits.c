@@ -268,7 +268,7 @@ static void advance_all(waits *self)
     assert_int_equal(advanced, WORKERS);
 }
 
-/* What a worker has said before does not meet what is said of the same number of uses afterwards. */
+/* A report from before the join does not meet a report of the same number of uses afterwards. */
 static void uses_begin_anew(trib_survive survive, void (*begin_anew)(waits *self))
 {
     waits self;

@@ -53,7 +53,7 @@ static trib_engine *engine_of(const names *self, uint32_t rank)
     return self->job->members[rank].engine;
 }
 
-/* What the coordinator knows of a worker. */
+/* The coordinator's record of a worker. */
 static const trib_coordinator_slot *slot_of(const names *self, uint32_t rank)
 {
     return &engine_of(self, 0)->coordinator->slots[rank];

@@ -107,7 +107,7 @@ static void sums_wait_for_the_keeper(void **state)
     bed_close(&self);
 }
 
-/* What the keeper says of an earlier round, on another connection, is overtaken by its next contribution. */
+/* The keeper's word about an earlier round, on another connection, is overtaken by its next contribution. */
 static void another_round_does_not_count(void **state)
 {
     (void)state;
