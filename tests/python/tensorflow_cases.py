@@ -428,6 +428,15 @@ def errors(rank, size):
         for count in 3, 4, 5:  # workers would number further shapes of that name differently
             call = lambda: trib.allreduce(tf.ones(count), name='differs')
             python_bed.refused(tf.errors.FailedPreconditionError, (call, 'differs'), (tf.function(call), 'differs'))
+        for count in 3, 4:
+            trib.allreduce(tf.ones(count), name='used before')
+            tf.function(lambda x: trib.allreduce(x, name='traced before'))(tf.ones(count))
+        mine = tf.ones(3 + rank % 2)  # both shapes are known, so that no declaration differs
+        python_bed.refused(
+            tf.errors.FailedPreconditionError,
+            (lambda: trib.allreduce(mine, name='used before'), 'a sum of float32[4]'),
+            (tf.function(lambda: trib.allreduce(mine, name='traced before')), 'a sum of float32[4]'),
+        )
         for count in 3, 4, 3:  # that was one round alone
             assert np.array_equal(trib.broadcast(tf.ones(count), 0, 'roots'), np.ones(count))
     if os.environ.get('TRIB_SERVERS', '0') != '0':

@@ -283,6 +283,31 @@ static void uses_count_again_after_a_join(void **state)
     close_job(self);
 }
 
+/* Before it finds the tensor of the second shape, a worker tries the first one's, as TensorFlow's kernel does. */
+static void a_shape_that_is_tried_is_no_use(void **state)
+{
+    (void)state;
+    names *self = open_job(0);
+    use_on_all(self, 0, 1);
+    trib_tensor_desc desc;
+    trib_tensor_desc_init(&desc, sizeof desc);
+    desc.name = "g#1";
+    desc.name_length = 1;
+    desc.dtype = TRIB_INT32;
+    desc.count = 2;
+    for (uint32_t rank = 0; rank < WORKERS; rank++) {
+        trib_tensor *tensor = NULL;
+        assert_int_equal(trib_tensor_declare(engine_of(self, rank), &desc, &tensor, NULL), TRIB_MISMATCH);
+    }
+    use_on_all(self, 1, 2);
+    for (uint32_t rank = 0; rank < WORKERS; rank++) {
+        use(self, rank, 2, rank == 1 ? 1 : 2);
+    }
+    run_for(self, 5 * SECOND);
+    expect_all(self, 2, TRIB_MISMATCH, "workers differ in use 3 of this name");
+    close_job(self);
+}
+
 /* One worker gathers where the others sum. */
 static void texts_name_the_operation(void **state)
 {
@@ -368,6 +393,7 @@ int main(void)
         cmocka_unit_test(an_overtaken_use_is_not_the_last_one),
         cmocka_unit_test(a_group_goes_on_after_a_release),
         cmocka_unit_test(a_refused_use_ends_the_count),
+        cmocka_unit_test(a_shape_that_is_tried_is_no_use),
         cmocka_unit_test(a_name_without_its_length_ends_the_count),
         cmocka_unit_test(uses_count_again_after_a_join),
         cmocka_unit_test(texts_name_the_operation),
