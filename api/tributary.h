@@ -495,9 +495,6 @@ typedef struct trib_membership {
     int32_t worker_count, server_count;
     uint32_t lost_count;             /* members that were lost between the membership before and this one */
     char text[TRIB_ERROR_TEXT_SIZE]; /* the member lost last, and the cause; or `status` in words; "": no loss */
-    /* While `status` is an error: the rank of the lost worker in the epoch that is over, as this worker has heard. Its
-     * process may live, and be stopped, slow or cut off. -1: nobody was lost, or it is not known who. */
-    int32_t lost_rank;
     uint64_t reserved[4];
 } trib_membership;
 

@@ -36,24 +36,6 @@ bool trib_cause_is_about_coordinator(const trib_cause *cause, const trib_roster 
            (cause->subject_kind == TRIB_SUBJECT_MEMBER && is_coordinator(roster, cause->subject));
 }
 
-int32_t trib_cause_find_lost_rank(const trib_cause *cause, const trib_cause_reader *reader)
-{
-    if (cause->status != TRIB_PEER_LOST) {
-        return -1;
-    }
-    const trib_roster *roster = reader->roster;
-    uint32_t member = TRIB_NO_MEMBER;
-    if (cause->subject_kind == TRIB_SUBJECT_MEMBER) {
-        member = cause->subject;
-    } else if (cause->subject_kind == TRIB_SUBJECT_COORDINATOR) {
-        member = find_coordinator(roster);
-    }
-    if (member >= (roster != NULL ? roster->worker_count : reader->worker_count)) {
-        return -1; /* a server, or nobody */
-    }
-    return (int32_t)(roster != NULL ? roster->members[member].rank : member);
-}
-
 static void name_member(const trib_cause_reader *reader, uint32_t member, char name[NAME_SIZE])
 {
     const bool is_worker = member < reader->worker_count,

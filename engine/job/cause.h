@@ -19,7 +19,4 @@ void trib_cause_render(const trib_cause *cause, const trib_cause_reader *reader,
 /* Returns true if the cause is about the coordinator, as such or as a member. */
 bool trib_cause_is_about_coordinator(const trib_cause *cause, const trib_roster *roster);
 
-/* Returns the rank of the worker that the cause calls lost; -1 if it calls none, or the reader knows of none. */
-int32_t trib_cause_find_lost_rank(const trib_cause *cause, const trib_cause_reader *reader);
-
 #endif

@@ -136,12 +136,10 @@ void trib_job_membership(const trib_engine *engine, trib_membership *membership)
         membership->lost_count = roster->lost;
     }
     membership->status = TRIB_OK;
-    membership->lost_rank = -1;
     const char *text = roster != NULL ? roster->lost_text : "";
     if (atomic_load(&engine->changing) || atomic_load(&engine->phase) == TRIB_PHASE_ENDED) {
         membership->status = engine->fate.status;
         text = engine->fate.text;
-        membership->lost_rank = engine->lost_rank;
     }
     snprintf(membership->text, sizeof membership->text, "%s", text);
 }
@@ -265,14 +263,6 @@ void trib_job_render(const trib_engine *engine, const trib_cause *cause, char te
     trib_cause_render(cause, &reader, text);
 }
 
-/* The caller holds the mutex. The rank is looked up at once, because the ids of the next epoch may differ. */
-static void take_cause(trib_engine *engine, const trib_cause *cause)
-{
-    const trib_cause_reader reader = reader_of(engine, engine->member_id);
-    engine->cause = *cause;
-    engine->lost_rank = trib_cause_find_lost_rank(cause, &reader);
-}
-
 void trib_job_render_for_others(const trib_engine *engine, const trib_cause *cause, char text[TRIB_ERROR_TEXT_SIZE])
 {
     const trib_cause_reader reader = reader_of(engine, TRIB_NO_MEMBER);
@@ -318,7 +308,7 @@ void trib_job_end(trib_engine *engine, const trib_cause *cause)
         return;
     }
     add_callback(engine, cause, text);
-    take_cause(engine, cause);
+    engine->cause = *cause;
     engine->fate.status = cause->status;
     memcpy(engine->fate.text, text, sizeof text);
     atomic_store(&engine->phase, TRIB_PHASE_ENDED);
@@ -363,7 +353,7 @@ void trib_job_change(trib_engine *engine, const trib_cause *cause)
     const bool was_changing = atomic_load(&engine->changing) && !atomic_load(&formation->continues);
     formation->passed_boundary = formation->passed_boundary || (was_changing && !formation->at_boundary);
     atomic_store(&engine->changing, true);
-    take_cause(engine, cause);
+    engine->cause = *cause;
     engine->fate.status = TRIB_EPOCH_CHANGED;
     const bool continues = atomic_load(&engine->continues) && !engine->formation.at_boundary;
     atomic_store(&engine->formation.continues, continues);

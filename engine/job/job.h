@@ -309,8 +309,7 @@ struct trib_engine {
     /* The coordinator's cause of the job's end, which this member passes on instead of its own. Written on core 0
      * before job_over is set; status TRIB_OK: none. */
     trib_cause verdict;
-    trib_error fate;   /* the cause rendered for this process; guarded by mutex, final once phase is ENDED */
-    int32_t lost_rank; /* in trib_membership, if there is a fate; guarded by mutex */
+    trib_error fate; /* the cause rendered for this process; guarded by mutex, final once phase is ENDED */
     trib_departed departed;
     trib_losses losses;
     char awaited[TRIB_AWAITED_SIZE]; /* why the job has not formed yet, guarded by mutex (member.h) */

@@ -118,7 +118,6 @@ static const row layout[] = {
     FIELD(trib_membership, server_count, 20),
     FIELD(trib_membership, lost_count, 24),
     FIELD(trib_membership, text, 28),
-    FIELD(trib_membership, lost_rank, 412),
     FIELD(trib_membership, reserved, 416),
     SIZE(trib_engine_info, 112),
     FIELD(trib_engine_info, struct_size, 0),

@@ -239,7 +239,6 @@ def stopped_worker_is_replaced():
 
 BUSY = """
 import os, runpy, sys, time
-from tributary.engine import Engine
 from tributary.rendezvous import Rendezvous
 
 def next_place(self, take=Rendezvous.next_place, mark=sys.argv.pop()):
@@ -252,14 +251,13 @@ def next_place(self, take=Rendezvous.next_place, mark=sys.argv.pop()):
 
 worker = sys.argv.pop()
 Rendezvous.next_place = next_place
-Engine.lost_rank = lambda self: 0
 runpy.run_path(worker, run_name='__main__')
 """
 
 
 def busy_worker_stays():
-    """The launcher kills no worker that lives because others say that they have lost it: they may be cut off from it
-    themselves. Rank 0 is busy until the stopped one has been ended."""
+    """The launcher kills no worker that lives and is late, as rank 0 is, which is busy until the stopped one has been
+    ended."""
     gate, mark = os.path.join(FOLDER.name, 'gate-of-busy'), os.path.join(FOLDER.name, 'mark-of-busy')
     job = Job('--elastic', '2:3', '--', PYTHON, '-c', BUSY, '1', '0.05', gate, WORKER, mark, TRIB_PEER_TIMEOUT='2s')
     try:

@@ -267,7 +267,6 @@ class trib_membership(Structure):
         ('server_count', c_int32),
         ('lost_count', c_uint32),
         ('text', c_char * 384),
-        ('lost_rank', c_int32),
         ('reserved', c_uint64 * 4),
     ]
 

@@ -178,12 +178,6 @@ class Engine:
         status, membership = self._read_membership()
         return status == _abi.TRIB_OK and membership.status == _abi.TRIB_EPOCH_CHANGED
 
-    def lost_rank(self) -> int | None:
-        """Returns the rank of the worker whose loss has ended the job or its epoch; None if there is none, or it is not
-        known which."""
-        status, membership = self._read_membership()
-        return membership.lost_rank if status == _abi.TRIB_OK and membership.lost_rank >= 0 else None
-
     def _read_membership(self):
         membership = _abi.trib_membership(struct_size=ctypes.sizeof(_abi.trib_membership))
         with self._lock:

@@ -277,27 +277,6 @@ static void a_farewell_is_passed_on(void **state)
     bed_close(&self);
 }
 
-/* The lost rank is that of the epoch that is over, and none where a server was lost or nobody. */
-static void the_lost_rank_is_known(void **state)
-{
-    (void)state;
-    trib_roster *roster = roster_of_two();
-    const trib_cause_reader early = {.member = 1, .worker_count = 4}, late = {.roster = roster, .member = 1};
-    trib_cause cause = trib_cause_about(TRIB_PEER_LOST, TRIB_CAUSE_SILENT, TRIB_SUBJECT_MEMBER, 0, 3, "");
-    roster->members[0].rank = 5;
-    assert_int_equal(trib_cause_find_lost_rank(&cause, &late), 5);
-    assert_int_equal(trib_cause_find_lost_rank(&cause, &early), 0);
-    cause.subject = 1; /* the server */
-    assert_int_equal(trib_cause_find_lost_rank(&cause, &late), -1);
-    cause.subject_kind = TRIB_SUBJECT_COORDINATOR; /* a process of its own */
-    assert_int_equal(trib_cause_find_lost_rank(&cause, &late), -1);
-    roster->members[0].roles |= TRIB_ROLE_COORDINATOR;
-    assert_int_equal(trib_cause_find_lost_rank(&cause, &late), 5);
-    cause.status = TRIB_CANCELLED;
-    assert_int_equal(trib_cause_find_lost_rank(&cause, &late), -1);
-    free(roster);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -312,7 +291,6 @@ int main(void)
         cmocka_unit_test(a_link_that_was_never_made_has_an_address),
         cmocka_unit_test(nobody_is_lost_for_want_of_memory),
         cmocka_unit_test(a_farewell_is_passed_on),
-        cmocka_unit_test(the_lost_rank_is_known),
     };
     return cmocka_run_group_tests_name("cause", tests, NULL, NULL);
 }
