@@ -22,7 +22,7 @@ static bool is_contradiction(const trib_coordinator *self, uint32_t rank, uint32
     const trib_registry_entry *entry = entry_of(self, rank), *other = entry_of(self, other_rank);
     return entry != NULL && other != NULL && !entry->bad && !other->bad && entry->group == other->group &&
            mine->use > 0 && mine->use == its->use && mine->name_length == its->name_length &&
-           memcmp(entry->name, other->name, mine->name_length) == 0 && strcmp(entry->name, other->name) != 0;
+           strncmp(entry->name, other->name, mine->name_length) == 0 && strcmp(entry->name, other->name) != 0;
 }
 
 static const char *name_of(const trib_registry_entry *entry, trib_collective collective)
