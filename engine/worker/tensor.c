@@ -315,7 +315,7 @@ trib_status trib_tensor_find_or_add(trib_engine *engine, const trib_tensor_desc 
             trib_reactor_post(engine->reactors[0].reactor, &tensor->declare_post);
         }
     }
-    /* Other workers may have it, and use it. A mismatch comes before a use: TensorFlow's kernel looks for a shape so. */
+    /* Other workers may have it, and use it. A mismatch comes before a use: TensorFlow looks for a shape that way. */
     if (status != TRIB_OK && status != TRIB_MISMATCH && desc->name_length > 0) {
         *trib_rank_group_gap(engine, desc->group) = true;
     }
