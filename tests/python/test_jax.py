@@ -106,11 +106,14 @@ def on_processors(python, workers, names, options, devices):
     return python_bed.run_workers(python, workers, HERE + '/jax_cases.py', *names, options=options, **settings)
 
 
+def gpus():
+    return subprocess.run(['nvidia-smi', '-L'], capture_output=True, text=True, check=True).stdout.splitlines()
+
+
 def on_gpus(python, workers, names, options, is_group):
     """Each worker has a GPU, alone if there are as many. is_group: the GPUs sum first."""
-    listed = subprocess.run(['nvidia-smi', '-L'], capture_output=True, text=True, check=True).stdout.splitlines()
     place = '$TRIB_RANK' if is_group else '0'
-    script = 'TRIB_DEVICE_RANK=%s CUDA_VISIBLE_DEVICES=$((TRIB_RANK %% %d)) exec "$0" "$@"' % (place, len(listed))
+    script = 'TRIB_DEVICE_RANK=%s CUDA_VISIBLE_DEVICES=$((TRIB_RANK %% %d)) exec "$0" "$@"' % (place, len(gpus()))
     settings = dict(TRIB_DEVICE='cuda', TRIB_DEVICE_COUNT=str(workers if is_group else 1))
     settings.update(JAX_PLATFORMS='cuda', XLA_PYTHON_CLIENT_PREALLOCATE='false')
     command = [script, python, HERE + '/jax_cases.py', *names]
@@ -153,10 +156,10 @@ def main():
         ('ctrl_c', lambda: python_bed.ctrl_c_ends_waits(python, WAITS, JAX_PLATFORMS='cpu')),
         ('ranks_change', lambda: all_cases(python, 3, only=['suspended_and_resumed'])),
     ]
-    if os.environ.get('TRIB_DEVICE') == 'cuda':
+    if os.environ.get('TRIB_DEVICE') == 'cuda' and len(gpus()) > 1:
         group = ['reductions', 'transformed', 'gathers_in_programs', 'derivatives', 'trains', 'functions_in_programs']
-        cases.append(('two_in_a_group', lambda: all_cases(python, 2, only=group, is_group=True)))  # needs two GPUs
-    else:
+        cases.append(('two_in_a_group', lambda: all_cases(python, 2, only=group, is_group=True)))
+    if os.environ.get('TRIB_DEVICE') != 'cuda':
         cases.append(('example', lambda: python_bed.example_learns(python, 'train_jax.py', JAX_PLATFORMS='cpu')))
     return run_cases(cases)
 

@@ -50,6 +50,8 @@ def choose_at(place: places.Place) -> dict[str, Any]:
         gpus = range(torch.cuda.device_count())
         free = [gpu for gpu in gpus if places.name_of(gpu) not in place.taken] or gpus
         torch.cuda.set_device(free[place.turn % len(free)])
+    if 'TRIB_DEVICE_COUNT' in os.environ:  # the environment says which processes are a machine's
+        return {'device': 'cuda'}
     if not place.is_even:  # a machine of its own, as NCCL sums only within machines that are alike
         return {'device': 'cuda'}
     return {'device': 'cuda', 'local_rank': place.index, 'local_size': place.count}
