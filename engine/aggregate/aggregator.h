@@ -80,8 +80,6 @@ typedef struct trib_contribution {
     /* how often all had joined (trib_join) when it was sent; after each, a contributor may pass over rounds */
     uint32_t joins;
     bool is_eager; /* broadcast: all know the root, so its payload goes to each as it asks, not when all have come */
-    /* broadcast: only processes on other cores of this machine read the payload; a copy bypasses the caches */
-    bool is_read_elsewhere;
     bool is_late;  /* all have joined since then, so its sender has given the round up */
     bool is_ahead; /* an earlier frame of its link is not taken in yet, so this one may not jump (may_jump) */
     /* the owner that a relay sends the partial sum to, as trib_relay_owner() writes it, or the ranks of a pair; not

@@ -21,8 +21,7 @@ static void copy_in(const trib_summation *self, const trib_contribution *what, u
 {
     trib_assert(block->data != payload);
     const uint32_t size = chunk_size << trib_sum_payload_width(self, what);
-    const trib_kernels *kernels = self->config.kernels;
-    (what->is_read_elsewhere ? kernels->copy_nontemporal : kernels->copy)(block->data, payload, size);
+    self->config.kernels->copy(block->data, payload, size);
     trib_charge(self->config.reactor, TRIB_COST_COPY, size);
 }
 

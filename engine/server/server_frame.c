@@ -7,27 +7,10 @@
 #include "engine/server/server_sum.h"
 #include "engine/server/server_tensor.h"
 
-#define READ_ELSEWHERE_MIN (64u * 1024u) /* bytes; smaller payloads are as fast from a cache */
-
 /* A member that sums hears of the end of a join before any worker goes on, so a sender is never ahead of it. */
 static uint32_t joins_since(const trib_link *link, const trib_frame *frame)
 {
     return (uint8_t)(atomic_load(&link->core->engine->join.joins_over) - frame->joins);
-}
-
-/* True for a large payload of this process's own worker that the others read in shared memory. To fetch lines that are
- * modified in this core's caches would cost them more than to read memory. */
-static bool is_read_elsewhere(const trib_link *link, const trib_frame *frame)
-{
-    const trib_core *core = link->core;
-    bool is = core->engine->roster->worker_count > 1 && link->is_self && !trib_collective_is_sum(frame->collective) &&
-              frame->payload_size >= READ_ELSEWHERE_MIN;
-    for (uint32_t i = 0; is && i < core->engine->roster->worker_count; i++) {
-        const trib_link *other = core->worker_links[i];
-        is = other == NULL || other->is_self ||
-             (other->conn != NULL && (other->conn->transport->ops->flags & TRIB_TRANSPORT_BREAKS) == 0);
-    }
-    return is;
 }
 
 trib_contribution trib_server_contribution(const trib_server_sum *sum, const trib_link *link, const trib_frame *frame)
@@ -55,7 +38,6 @@ trib_contribution trib_server_contribution(const trib_server_sum *sum, const tri
         .round_base = trib_server_rounds_over(sum->core, frame->tensor),
         .joins = atomic_load(&sum->core->engine->join.joins_over) - joins_since(link, frame),
         .is_eager = is_pair || !trib_server_is_whole(sum->core, frame->tensor),
-        .is_read_elsewhere = is_read_elsewhere(link, frame),
         .is_late = joins_since(link, frame) > 0,
         .owner = is_pair || trib_server_sum_is_near(sum) ? trib_relay_frame_owner(frame) : 0,
     };

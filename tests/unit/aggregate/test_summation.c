@@ -339,36 +339,6 @@ static void test_broadcast(void **state)
     close_bed();
 }
 
-static uint32_t bypassing_copies;
-
-static void *copy_and_count(void *restrict to, const void *restrict from, size_t size)
-{
-    bypassing_copies++;
-    return memcpy(to, from, size);
-}
-
-/* A payload that other cores alone read is copied past the caches, and arrives whole. */
-static void test_broadcast_read_elsewhere(void **state)
-{
-    (void)state;
-    unsigned char bytes[CHUNK_BYTES];
-    trib_error error;
-    memset(bytes, 0x5a, sizeof bytes);
-    open_bed(2, TRIB_ORDER_RANK);
-    trib_kernels kernels = *the.summation->config.kernels;
-    kernels.copy_nontemporal = copy_and_count;
-    the.summation->config.kernels = &kernels;
-    trib_contribution what = make(1, 0, TRIB_FLOAT32, TRIB_SUM);
-    what.collective = TRIB_COLLECTIVE_BROADCAST;
-    what.is_read_elsewhere = true;
-    assert_int_equal(trib_summation_arrived_in_place(the.summation, &what, bytes, NULL, &error), TRIB_OK);
-    what.contributor = 1;
-    assert_int_equal(trib_summation_arrived(the.summation, &what, NULL, &error), TRIB_OK);
-    assert_int_equal(bypassing_copies, 1);
-    assert_memory_equal(the.events[the.events[0].receiver == 1 ? 0 : 1].bytes, bytes, CHUNK_BYTES);
-    close_bed();
-}
-
 /* Each root withdraws from two rounds that the others have received, and the next round has another root. All rounds
  * wait for the last rank. */
 static void test_roots_that_give_up_in_turns(void **state)
@@ -489,7 +459,6 @@ int main(void)
         cmocka_unit_test(test_mismatch),
         cmocka_unit_test(test_withdraw),
         cmocka_unit_test(test_broadcast),
-        cmocka_unit_test(test_broadcast_read_elsewhere),
         cmocka_unit_test(test_roots_that_give_up_in_turns),
         cmocka_unit_test(test_empty_and_many_chunks),
         cmocka_unit_test(test_late_with_impossible_chunks),
