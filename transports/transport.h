@@ -242,6 +242,7 @@ struct trib_listener {
  *   busy_ns              ns, grows          transport, while is_slow         user
  *   urgent               flag, stays set    user, before it sends            tcp
  *   proved               flag, stays set    user, after authentication       tcp, rdma
+ *   patient              flag, stays set    user, after authentication       tcp
  *   refused              flag               transport, before `connected`    user
  */
 struct trib_conn {
@@ -255,8 +256,10 @@ struct trib_conn {
     /* The time, in all, during which the peer's machine had not acknowledged all data of this connection. 0: not
      * measured. */
     uint64_t busy_ns;
-    bool urgent;  /* it carries little data, which must not wait behind that of others */
-    bool proved;  /* the peer has proved the token: the end of the connection may take its time */
+    bool urgent; /* it carries little data, which must not wait behind that of others */
+    bool proved; /* the peer has proved the token: the end of the connection may take its time */
+    /* Only a silence of twice break_timeout_ns ends it: if the way is narrow, another one could come too late. */
+    bool patient;
     bool refused; /* the address answered, and nobody listens there */
 };
 

@@ -140,10 +140,16 @@ trib_status trib_link_handshake_check_epoch(trib_link *link, const trib_frame *f
                                 link->handshake.member);
 }
 
+static void note_conn_proved(trib_link *link)
+{
+    link->conn->proved = true;
+    link->conn->patient = link->purpose == TRIB_PURPOSE_CONTROL; /* nobody else tells that its peer lives */
+}
+
 static void note_proved(trib_link *link)
 {
     trib_link_handshake_note_proved(link);
-    link->conn->proved = true;
+    note_conn_proved(link);
 }
 
 static void become_ready(trib_link *link)
@@ -192,7 +198,7 @@ static trib_status take_welcome(trib_link *link, const unsigned char *payload, t
                               "%s let this process in without a proof of the token: it is no member of the job",
                               link->conn->remote.text);
     }
-    link->conn->proved = true;
+    note_conn_proved(link);
     if (received == TRIB_NO_SESSION) {
         return take_gone(link);
     }
@@ -278,7 +284,7 @@ static trib_status take_proof(trib_link *link, const unsigned char *payload, tri
     case TRIB_RESUME_CALLED:
         return welcome_new(link, error);
     case TRIB_RESUME_TAKEN:
-        link->conn->proved = true;
+        note_conn_proved(link);
         return TRIB_OK; /* WELCOME follows when the link has taken the connection over */
     case TRIB_RESUME_GONE:
         return send_gone(link);

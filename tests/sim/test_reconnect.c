@@ -204,6 +204,43 @@ static bool is_refused_at(sim_job *job, const char *list)
     return self.is_refused;
 }
 
+/* Returns the number of control connections, each of which is patient, as no other one is. */
+static uint32_t count_patient(const sim_job *job)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < job->member_count; i++) {
+        for (const trib_link *link = job->members[i].engine->cores[0].host.links; link != NULL; link = link->next) {
+            if (link->conn != NULL) {
+                assert_int_equal(link->conn->patient, link->purpose == TRIB_PURPOSE_CONTROL);
+                count += link->conn->patient;
+            }
+        }
+    }
+    return count;
+}
+
+/* Nobody else tells that a silent coordinator lives, or a silent member, and a connection that is made again is like
+ * the first one. */
+static void control_connections_are_patient(void **state)
+{
+    (void)state;
+    sim_job *job = open_job(1);
+    sum(job, COUNT);
+    const uint32_t count = count_patient(job);
+    assert_true(count >= 2 * WORKERS); /* of rank 1 and of the server, both ends */
+    for (trib_link *link = job->members[1].engine->cores[0].host.links; link != NULL; link = link->next) {
+        if (link->purpose == TRIB_PURPOSE_CONTROL) {
+            link->conn->transport->ops->conn_close(link->conn, false);
+        }
+    }
+    sum(job, COUNT);
+    (void)sim_job_run(job, trib_sim_now(job->sim) + TIMEOUT_NS, NULL, NULL);
+    assert_int_equal(count_made_again(job), 2);
+    assert_int_equal(count_patient(job), count);
+    assert_true(sim_job_close(job, 60 * SECOND));
+    sim_job_free(job);
+}
+
 /* A process may be there as long as one of its addresses does not refuse. */
 static void all_addresses_have_to_refuse(void **state)
 {
@@ -286,10 +323,10 @@ static void counts_that_cannot_be_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(late_answers_are_awaited),  cmocka_unit_test(a_link_has_time_while_its_peer_lives),
-        cmocka_unit_test(narrow_links_do_not_break), cmocka_unit_test(all_addresses_have_to_refuse),
-        cmocka_unit_test(last_words_arrive),         cmocka_unit_test(counts_that_cannot_be_are_refused),
-        cmocka_unit_test(nothing_under_way_is_lost),
+        cmocka_unit_test(late_answers_are_awaited),          cmocka_unit_test(a_link_has_time_while_its_peer_lives),
+        cmocka_unit_test(control_connections_are_patient),   cmocka_unit_test(narrow_links_do_not_break),
+        cmocka_unit_test(all_addresses_have_to_refuse),      cmocka_unit_test(last_words_arrive),
+        cmocka_unit_test(counts_that_cannot_be_are_refused), cmocka_unit_test(nothing_under_way_is_lost),
     };
     return cmocka_run_group_tests_name("reconnect", tests, NULL, NULL);
 }

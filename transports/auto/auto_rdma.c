@@ -274,6 +274,7 @@ static void front_send(trib_conn *base, trib_send *send)
 {
     trib_conn *inner = ((auto_conn *)base)->inner;
     inner->awaits_sent = base->awaits_sent;
+    inner->patient = base->patient;
     inner->transport->ops->send(inner, send);
 }
 

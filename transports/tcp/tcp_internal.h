@@ -38,6 +38,7 @@ typedef struct tcp_backlog {
 typedef struct tcp_silence {
     int64_t since_ns;
     uint64_t acked, received; /* bytes acknowledged and received in all, at the last check */
+    uint32_t delivered;       /* packets in all that the peer is known to have, at the last check */
     bool was_checked;
 } tcp_silence;
 
@@ -46,6 +47,7 @@ typedef struct tcp_seen {
     uint32_t unacked, probes; /* packets in flight; unanswered probes of a closed window */
     uint32_t unsent;          /* bytes that wait for room at the peer */
     uint64_t acked, received; /* bytes acknowledged and received in all */
+    uint32_t delivered;       /* packets in all that the peer has, also those behind a lost one */
     int64_t last_ack_ms;      /* since the last acknowledgement, of data or not */
 } tcp_seen;
 
@@ -159,6 +161,8 @@ void trib_tcp_silence_open(tcp_conn *conn);
 void trib_tcp_silence_written(tcp_conn *conn);
 /* Adds a sample; returns how long the peer has been silent, in ns, or -1 if no acknowledgement is due. */
 int64_t trib_tcp_silence_learn(tcp_silence *silence, int64_t now_ns, const tcp_seen *seen);
+/* Returns the silence that ends a connection with that round trip. */
+int64_t trib_tcp_silence_limit(int64_t silence_ns, bool patient, uint32_t rtt_us);
 
 /* tcp_stream.c. These functions may end the connection and make upcalls: they are called from the loop only. */
 void trib_tcp_stream_write(tcp_conn *conn);

@@ -7,8 +7,13 @@
  * kernel's limit is set far away, and this file measures what matters: the time during which none of the data under
  * way was acknowledged.
  *
- * Data from the peer counts as life, too: its acknowledgements may wait in the queue of a narrow link. If
- * nothing of this side arrives there, the peer's own data is not acknowledged either, and soon it sends nothing new.
+ * A packet behind a lost one counts, too, if the peer says that it has it. Data from the peer counts as life: its
+ * acknowledgements may wait in the queue of a narrow link. If nothing of this side arrives there, the peer's own data
+ * is not acknowledged either, and soon it sends nothing new.
+ *
+ * Behind a narrow link a round trip may take seconds, and another handshake takes three of them. So the limit grows
+ * with the round trip, up to the double. A link may become narrow at once, before any round trip tells: a connection
+ * whose end would cost the job a member is patient.
  *
  * A peer whose receive window is closed answers the kernel's probes, which is not silence.
  *
@@ -25,6 +30,7 @@
 #define CHECKS 8                /* checks within the time that ends a connection */
 #define KERNEL_LIMIT_MS 900000u /* about as long as TCP retries without a limit */
 #define RETRY_MS_MAX 1000u      /* the smallest value that the kernel allows */
+#define LATE_ROUND_TRIPS 2      /* until a packet that was lost, and sent again, is acknowledged */
 #ifndef TCP_RTO_MAX_MS
 #define TCP_RTO_MAX_MS 44 /* since Linux 6.15; older headers lack it, older kernels refuse it */
 #endif
@@ -73,10 +79,13 @@ int64_t trib_tcp_silence_learn(tcp_silence *silence, int64_t now_ns, const tcp_s
         silence->was_checked = true;
         silence->acked = seen->acked;
         silence->received = seen->received;
+        silence->delivered = seen->delivered;
         return seen->unsent > 0 ? 0 : -1;
     }
+    const bool is_alive =
+        seen->acked != silence->acked || seen->delivered != silence->delivered || seen->received != silence->received;
     const int64_t acked_ns = now_ns - seen->last_ack_ms * NS_PER_MS;
-    if (silence->was_checked && (seen->acked != silence->acked || seen->received != silence->received)) {
+    if (silence->was_checked && is_alive) {
         silence->since_ns = now_ns;
     } else if ((!silence->was_checked || seen->unacked == 0) && acked_ns > silence->since_ns) {
         silence->since_ns = acked_ns;
@@ -84,7 +93,14 @@ int64_t trib_tcp_silence_learn(tcp_silence *silence, int64_t now_ns, const tcp_s
     silence->was_checked = true;
     silence->acked = seen->acked;
     silence->received = seen->received;
+    silence->delivered = seen->delivered;
     return now_ns - silence->since_ns;
+}
+
+int64_t trib_tcp_silence_limit(int64_t silence_ns, bool patient, uint32_t rtt_us)
+{
+    const int64_t late_ns = LATE_ROUND_TRIPS * INT64_C(1000) * rtt_us;
+    return (patient ? 2 : 1) * silence_ns + (late_ns < silence_ns ? late_ns : silence_ns);
 }
 
 static void check_silence(trib_reactor *reactor, trib_timer *timer)
@@ -109,9 +125,10 @@ static void check_silence(trib_reactor *reactor, trib_timer *timer)
                            .unsent = info.tcpi_notsent_bytes,
                            .acked = info.tcpi_bytes_acked,
                            .received = info.tcpi_bytes_received,
+                           .delivered = info.tcpi_delivered,
                            .last_ack_ms = info.tcpi_last_ack_recv};
     const int64_t silent_ns = trib_tcp_silence_learn(&conn->silence, now_ns, &seen);
-    if (silent_ns >= silence_ns) {
+    if (silent_ns >= trib_tcp_silence_limit(silence_ns, conn->base.patient, info.tcpi_rtt)) {
         trib_tcp_conn_end_errno(conn, "connection lost", ETIMEDOUT);
     } else if (silent_ns >= 0) {
         trib_timer_arm(reactor, timer, now_ns + silence_ns / CHECKS);

@@ -96,6 +96,7 @@ static void forward_send(fault_conn *conn, fault_send *send)
 {
     fault_transport *self = conn->transport;
     const trib_transport_ops *inner = conn->inner->transport->ops;
+    conn->inner->patient = conn->base.patient;
     switch (send->action) {
     case FAULT_NONE:
         inner->send(conn->inner, &send->inner);

@@ -48,6 +48,29 @@ static void what_the_peer_sends_is_life(void **state)
     }
 }
 
+/* The first packet is lost again and again, while others behind it arrive. */
+static void what_the_peer_has_behind_a_gap_is_life(void **state)
+{
+    (void)state;
+    tcp_silence silence = {.since_ns = 100 * SECOND};
+    for (int64_t i = 1; i <= 20; i++) {
+        const tcp_seen seen = {.unacked = 5, .acked = 7000, .delivered = 50 + (uint32_t)(i < 10 ? i : 10)};
+        const int64_t silent_ns = trib_tcp_silence_learn(&silence, (100 + i) * SECOND, &seen);
+        assert_int_equal(silent_ns, i < 11 ? 0 : (i - 10) * SECOND);
+    }
+}
+
+/* What is lost in the queue of a narrow link is acknowledged two round trips late. The limit stays one. */
+static void a_long_round_trip_takes_its_time(void **state)
+{
+    (void)state;
+    assert_int_equal(trib_tcp_silence_limit(2 * SECOND, false, 0), 2 * SECOND);
+    assert_int_equal(trib_tcp_silence_limit(2 * SECOND, false, 250000), 2 * SECOND + SECOND / 2);
+    assert_int_equal(trib_tcp_silence_limit(2 * SECOND, false, 1000000), 4 * SECOND);
+    assert_int_equal(trib_tcp_silence_limit(2 * SECOND, false, UINT32_MAX), 4 * SECOND);
+    assert_int_equal(trib_tcp_silence_limit(2 * SECOND, true, 250000), 4 * SECOND + SECOND / 2);
+}
+
 static void idle_connection_is_not_silent(void **state)
 {
     (void)state;
@@ -110,6 +133,8 @@ int main(void)
         cmocka_unit_test(nothing_acknowledged_is_silence),
         cmocka_unit_test(little_by_little_is_none),
         cmocka_unit_test(what_the_peer_sends_is_life),
+        cmocka_unit_test(what_the_peer_has_behind_a_gap_is_life),
+        cmocka_unit_test(a_long_round_trip_takes_its_time),
         cmocka_unit_test(idle_connection_is_not_silent),
         cmocka_unit_test(an_answer_before_the_first_look_counts),
         cmocka_unit_test(answers_that_acknowledge_nothing_are_silence),
