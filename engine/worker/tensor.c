@@ -226,6 +226,7 @@ static bool fill_tensor(trib_tensor *tensor, const trib_tensor_desc *desc, const
     tensor->members = trib_rank_group_count(tensor->engine, desc->group);
     snprintf(tensor->name, sizeof tensor->name, "%s", desc->name);
     tensor->key = key_of(desc->name);
+    tensor->name_begin = desc->name_length > 0 ? desc->name_begin : 0;
     tensor->name_length = desc->name_length;
     tensor->dtype = desc->dtype;
     tensor->count = declared_count(desc);

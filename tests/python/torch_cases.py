@@ -211,6 +211,11 @@ def wrong_use_is_told():
         mine_differs = torch.ones(3 + trib.rank() % 2)
         words = 'used before', 'use 3 of this name', 'a sum of float32[3]', 'a sum of float32[4]'
         raises(tributary.MismatchError, lambda: trib.allreduce(mine_differs, name='used before'), *words)
+        trib.broadcast(torch.ones(3), 0, name='kinds')
+        trib.allreduce(torch.ones(3), name='kinds')
+        begin = (lambda x, name: trib.broadcast(x, 0, name)) if trib.rank() == 0 else trib.allreduce
+        words = 'use 3 of this name', 'a sum of float32[3]', 'a broadcast of float32[3]'
+        raises(tributary.MismatchError, lambda: begin(torch.ones(3), name='kinds'), *words)
         op = trib.Max if trib.rank() == 0 else trib.Sum
         raises(tributary.MismatchError, lambda: trib.allreduce(torch.ones(3), name='one call', op=op), 'one call')
         for count in 3, 4, 3:

@@ -339,7 +339,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def barrier(self, opts=None):
         flag = torch.zeros(1, dtype=torch.uint8, device='cpu')
-        return self._work(exchange.all_reduce(self._engine, flag, flag, _abi.TRIB_MAX, 'barrier'), None)
+        return self._work(exchange.all_reduce(self._engine, flag, flag, _abi.TRIB_MAX, kind='barrier'), None)
 
     def monitored_barrier(self, timeout=None, wait_all_ranks=False):
         self.barrier().wait(timeout)
