@@ -928,7 +928,8 @@ TRIB_API TRIB_CHECKED trib_status trib_barrier(trib_engine *engine, const trib_o
  * call this at the same place of their programs. It completes when on every worker all operations are over that were
  * submitted before the call; those that are submitted later do not wait for it, and are not in what it tells. It
  * succeeds if all workers had submitted the same operations and the same of them had failed, else it ends with
- * TRIB_MISMATCH on all, naming two workers that differ; a failure is told by one boundary, so the next one may succeed.
+ * TRIB_MISMATCH on all, naming two workers that differ; a failure, and as many operations under other names, are told
+ * by one boundary, so the next one may succeed.
  * After the loss of a worker it ends as any operation does: alike on all that are left with TRIB_SURVIVE=workers or
  * continue. What has succeeded on one worker may be saved there: no operation of a later step is in any sum before it.
  * Operations in groups are waited for, and not compared. A worker that has joined (trib_join) counts as come, as in

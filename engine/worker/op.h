@@ -63,7 +63,7 @@ typedef struct trib_tensor {
     uintptr_t handle; /* handle that the caller has; 0: the tensor is the engine's own, or was released */
     uint64_t count,
         bytes;    /* size as declared here: TRIB_SLICES: of this worker's slice; TRIB_PAIRS: of its slices for all */
-    uint64_t key; /* hash of the name */
+    uint64_t key; /* hash of the name that the program knows */
     trib_group *group; /* NULL: all workers */
     trib_dtype dtype;
     trib_layout layout;

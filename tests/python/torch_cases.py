@@ -344,8 +344,8 @@ CASES = [
     training.cross_barrier,
     training.closures,
     training.accumulation_and_unused,
-    training.checkpoints,  # before workers differ: no boundary is the same on all of them after that
     wrong_use_is_told,
+    training.checkpoints,  # after workers have differed, which keeps none of them from a boundary
     nothing_is_kept,
     training.scheduler_of_the_inner_optimizer,
     training.batch_norm_over_all,
