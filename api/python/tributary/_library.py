@@ -108,7 +108,10 @@ def encoded(name, most=_abi.TRIB_TENSOR_NAME_MAX):
         raise errors.ArgumentError('name: it must be a str, and is %s' % type(name).__name__)
     if '\0' in name:
         raise errors.ArgumentError('%r: a name must not contain a NUL' % name)
-    whole = name.encode()
+    try:
+        whole = name.encode()
+    except UnicodeEncodeError:
+        raise errors.ArgumentError('%r: a name must not contain half a character (a surrogate)' % name) from None
     if len(whole) <= most:
         return whole
     return b'%s~%s' % (name[:40].encode(), hashlib.sha256(whole).hexdigest()[:32].encode())

@@ -12,7 +12,7 @@ import torch
 
 from .. import _abi, job
 from .._library import call, lib
-from ..errors import MismatchError
+from ..errors import ArgumentError, MismatchError
 from . import futures
 from .elements import bits_of, dtype_of, stream_of
 from .handles import Handle
@@ -117,6 +117,22 @@ def can_scale(tensor, reduce, *factors):
     return fits and all(factor != 0 and math.isfinite(factor) for factor in factors)
 
 
+def _result(tensor, value):
+    """Returns a function that returns the value, or the tensor, when an operation has written to it. Its memory must be
+    where it was when the operation began."""
+    address = tensor.data_ptr()
+
+    def finish():
+        if tensor.data_ptr() != address:
+            raise ArgumentError(
+                'the memory of a tensor of %d elements was freed or replaced while an operation wrote to it: wait for '
+                'the operation before' % tensor.numel()
+            )
+        return tensor if value is None else value
+
+    return finish
+
+
 def all_reduce(
     engine,
     source,
@@ -144,7 +160,7 @@ def all_reduce(
         postscale=postscale,
         **options,
     )
-    return Handle([(operation, _device(source))], lambda: landing if value is None else value)
+    return Handle([(operation, _device(source))], _result(landing, value))
 
 
 def broadcast(engine, tensor, root, name=None, value=None):
@@ -164,7 +180,7 @@ def broadcast(engine, tensor, root, name=None, value=None):
         stream=stream_of(tensor),
         **options,
     )
-    return Handle([(operation, _device(tensor))], lambda: tensor if value is None else value)
+    return Handle([(operation, _device(tensor))], _result(tensor, value))
 
 
 def merged(handles, finish):
