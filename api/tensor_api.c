@@ -47,16 +47,11 @@ static trib_status check_desc(const trib_tensor_desc *desc, trib_error *error)
     if ((desc->flags & ~(TRIB_TENSOR_DEVICE | TRIB_TENSOR_NEW)) != 0) {
         return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": unknown flags 0x%x", desc->name, desc->flags);
     }
-    if (desc->name_length > strlen(desc->name)) {
-        return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": name_length is %u, which is more than the name has",
-                              desc->name, desc->name_length);
-    }
-    bool is_reserved_zero = true;
-    for (size_t i = 0; i < sizeof desc->reserved / sizeof desc->reserved[0]; i++) {
-        is_reserved_zero = is_reserved_zero && desc->reserved[i] == 0;
-    }
-    if (!is_reserved_zero) {
-        return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": a reserved field is not 0", desc->name);
+    const size_t length = strlen(desc->name);
+    if (desc->name_begin > length || desc->name_length > length - desc->name_begin) {
+        return trib_error_set(error, TRIB_INVALID,
+                              "tensor \"%s\": name_begin %u and name_length %u are more than the name has", desc->name,
+                              desc->name_begin, desc->name_length);
     }
     return check_shape(desc, error);
 }

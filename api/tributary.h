@@ -727,14 +727,15 @@ typedef struct trib_tensor_desc {
     /* Codec of the tensor's sums: "onebit,ef=vanilla" (docs/codecs.md), the same on all workers; copied. "none": no
      * codec. NULL: as trib_config.codec says. TRIB_UNSUPPORTED: the tensor cannot have a codec */
     const char *codec;
-    /* 0, or how many bytes of `name` are the name that the program knows, and the rest tells its tensors of several
-     * types or shapes apart. All workers use the tensors of such a name in the same order: those that wait for each
-     * other in different ones, each for the n-th operation of the name, get TRIB_MISMATCH after a second or two, and so
-     * does whoever uses these two tensors later. Tensors with other lengths are not compared; a tensor that is declared
-     * again keeps its first one. A worker that has released a tensor of some name, or whose operation was refused, does
-     * not know which ones are the n-th ones any more, and says nothing, until trib_join or the next epoch */
+    /* 0, or how many bytes of `name` from name_begin on are the name that the program knows, and the rest tells its
+     * tensors of several types, shapes or kinds of operations apart. All workers use the tensors of such a name in one
+     * order: those that wait for each other in different ones, each for the n-th operation of the name, get
+     * TRIB_MISMATCH after a second or two, and so does whoever uses these two tensors later. Tensors with other lengths
+     * are not compared; a tensor that is declared again keeps its first one. A worker that has released a tensor of a
+     * name, or whose operation was refused, does not know which ones are the n-th ones any more, and says nothing until
+     * trib_join or the next epoch */
     uint32_t name_length;
-    uint32_t reserved[1];
+    uint32_t name_begin; /* of name_length bytes: "broadcast.bias" has 10, so that it is compared with "sum.bias" */
 } trib_tensor_desc;
 
 /* Fills *desc with the defaults; NULL is fine. struct_size must be sizeof(trib_tensor_desc). TRIB_ANY_THREAD. */
@@ -927,7 +928,8 @@ TRIB_API TRIB_CHECKED trib_status trib_barrier(trib_engine *engine, const trib_o
  * call this at the same place of their programs. It completes when on every worker all operations are over that were
  * submitted before the call; those that are submitted later do not wait for it, and are not in what it tells. It
  * succeeds if all workers had submitted the same operations and the same of them had failed, else it ends with
- * TRIB_MISMATCH on all, naming two workers that differ; a failure is told by one boundary, so the next one may succeed.
+ * TRIB_MISMATCH on all, naming two workers that differ; a failure, and as many operations under other names, are told
+ * by one boundary, so the next one may succeed.
  * After the loss of a worker it ends as any operation does: alike on all that are left with TRIB_SURVIVE=workers or
  * continue. What has succeeded on one worker may be saved there: no operation of a later step is in any sum before it.
  * Operations in groups are waited for, and not compared. A worker that has joined (trib_join) counts as come, as in

@@ -335,7 +335,7 @@ void trib_job_end(trib_engine *engine, const trib_cause *cause)
     if (has_advice) {
         trib_log(&logger, TRIB_LOG_WARN,
                  "what to look at: the last lines that the lost process has written, then its machine's kernel log "
-                 "(journalctl -k: out of memory?) and network; the job has to be started again");
+                 "(journalctl -k: out of memory?) and network; start the job again, unless its launcher does");
     }
 }
 

@@ -214,6 +214,7 @@ typedef struct trib_boundaries {
     uint64_t failures, failures_digest;  /* operations of those that have failed here and that no boundary has told */
     struct trib_op *op;                  /* the boundary under way; NULL: none */
     uint64_t digest_before;              /* `digest` when the boundary was submitted */
+    uint64_t digest_base;                /* that of the last boundary that has told of other operations; else 0 */
     uint64_t told_failures, told_digest; /* failures when the boundary was submitted */
     uint64_t late_failures, late_digest; /* failures since, of operations that were under way then */
     uint64_t number;                     /* number of the last boundary that succeeded */

@@ -21,7 +21,7 @@ typedef struct trib_wait {
     uint32_t tag, round; /* the worker's own number of the tensor */
     uint32_t missing;    /* a rank that it waits for, or TRIB_NO_MEMBER */
     uint32_t use;        /* which operation of the tensor's name it is; 0: the worker cannot tell */
-    uint32_t name_length;
+    uint32_t name_begin, name_length;
     trib_collective collective;
 } trib_wait;
 

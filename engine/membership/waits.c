@@ -22,7 +22,8 @@ static bool is_contradiction(const trib_coordinator *self, uint32_t rank, uint32
     const trib_registry_entry *entry = entry_of(self, rank), *other = entry_of(self, other_rank);
     return entry != NULL && other != NULL && !entry->bad && !other->bad && entry->group == other->group &&
            mine->use > 0 && mine->use == its->use && mine->name_length == its->name_length &&
-           strncmp(entry->name, other->name, mine->name_length) == 0 && strcmp(entry->name, other->name) != 0;
+           strncmp(entry->name + mine->name_begin, other->name + its->name_begin, mine->name_length) == 0 &&
+           strcmp(entry->name, other->name) != 0;
 }
 
 static const char *name_of(const trib_registry_entry *entry, trib_collective collective)
@@ -118,7 +119,9 @@ trib_status trib_waits_take(trib_coordinator *self, uint32_t member, const trib_
     trib_coordinator_slot *slot = &self->slots[member];
     const trib_registry_entry *entry = frame->tensor < slot->tensors_capacity ? slot->tensors[frame->tensor] : NULL;
     const bool is_known = frame->aux == TRIB_NO_MEMBER || frame->aux < self->worker_count;
-    if (entry == NULL || frame->size > strlen(entry->name) || !is_known || frame->collective > TRIB_COLLECTIVE_PAIR) {
+    const size_t length = entry == NULL ? 0 : strlen(entry->name);
+    const bool has_name = entry != NULL && frame->chunk <= length && frame->size <= length - frame->chunk;
+    if (!has_name || !is_known || frame->collective > TRIB_COLLECTIVE_PAIR) {
         return trib_error_set(error, TRIB_PROTOCOL, "WAITING for rank %u about the tensor %u, which cannot be",
                               frame->aux, frame->tensor);
     }
@@ -131,6 +134,7 @@ trib_status trib_waits_take(trib_coordinator *self, uint32_t member, const trib_
                              .round = frame->round,
                              .missing = missing,
                              .use = frame->step,
+                             .name_begin = frame->chunk,
                              .name_length = frame->size,
                              .collective = (trib_collective)frame->collective};
     if (missing == TRIB_NO_MEMBER || missing == member) { /* its own contribution was on its way */

@@ -78,7 +78,7 @@ void trib_boundaries_reset(trib_engine *engine)
 {
     trib_boundaries *self = &engine->boundaries;
     pthread_mutex_lock(&self->mutex);
-    self->operations = self->digest = self->failures = self->failures_digest = 0;
+    self->operations = self->digest = self->digest_base = self->failures = self->failures_digest = 0;
     pthread_mutex_unlock(&self->mutex);
     for (uint32_t i = 0; i < engine->tensor_count; i++) {
         engine->tensors[i]->submitted = engine->tensors[i]->rounds_before = 0;
@@ -105,7 +105,7 @@ static void write_own(trib_engine *engine)
     const uint32_t rank = (uint32_t)engine->config.rank;
     pthread_mutex_lock(&self->mutex);
     if (self->op != NULL) {
-        const uint64_t digest = mix(self->digest_before) + self->told_digest + self->late_digest;
+        const uint64_t digest = mix(self->digest_before - self->digest_base) + self->told_digest + self->late_digest;
         put(self->own + AT_OPERATIONS, self->op->boundary_operations, rank);
         put(self->own + AT_FAILURES, self->told_failures + self->late_failures, rank);
         put(self->own + AT_DIGEST, digest ^ digest >> 32, rank);
@@ -179,22 +179,27 @@ static uint32_t least(const uint64_t *at)
     return ~(uint32_t)(at[1] >> 32);
 }
 
+static bool differs(const uint64_t *at)
+{
+    return most(at) != least(at);
+}
+
 /* All workers have the same result, and find the same. */
 static void judge(trib_op *op)
 {
     const uint64_t *all = op->engine->boundaries.all;
     const uint64_t *operations = all + AT_OPERATIONS, *failures = all + AT_FAILURES, *digest = all + AT_DIGEST;
-    if (most(operations) != least(operations)) {
+    if (differs(operations)) {
         trib_op_fail(op, TRIB_MISMATCH,
                      "rank %u has submitted %u operations among all workers, and rank %u %u: call trib_checkpoint at "
                      "the same place of every worker's program",
                      (uint32_t)operations[0], most(operations), (uint32_t)operations[1], least(operations));
-    } else if (most(failures) != least(failures)) {
+    } else if (differs(failures)) {
         trib_op_fail(op, TRIB_MISMATCH,
                      "%u operations have failed on rank %u since the last boundary, and %u on rank %u: the workers' "
                      "states differ",
                      most(failures), (uint32_t)failures[0], least(failures), (uint32_t)failures[1]);
-    } else if (most(digest) != least(digest)) {
+    } else if (differs(digest)) {
         trib_op_fail(op, TRIB_MISMATCH,
                      "rank %u and rank %u have finished as many operations, but not the same: call trib_checkpoint at "
                      "the same place of every worker's program",
@@ -202,7 +207,8 @@ static void judge(trib_op *op)
     }
 }
 
-/* A failure is told by one boundary, if that has a result. */
+/* A failure is told by one boundary, if that has a result, and so are operations that differ, as many as there are: all
+ * workers have the same result, and count from this boundary on. */
 static void end_boundary(trib_op *op)
 {
     trib_boundaries *self = &op->engine->boundaries;
@@ -214,6 +220,8 @@ static void end_boundary(trib_op *op)
     trib_assert(self->op == op);
     self->op = NULL;
     if (has_result) {
+        const bool are_others = !differs(self->all + AT_OPERATIONS) && differs(self->all + AT_DIGEST);
+        self->digest_base = are_others ? self->digest_before : self->digest_base;
         self->failures -= self->told_failures;
         self->failures_digest -= self->told_digest;
     } else {

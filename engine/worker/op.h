@@ -63,7 +63,7 @@ typedef struct trib_tensor {
     uintptr_t handle; /* handle that the caller has; 0: the tensor is the engine's own, or was released */
     uint64_t count,
         bytes;    /* size as declared here: TRIB_SLICES: of this worker's slice; TRIB_PAIRS: of its slices for all */
-    uint64_t key; /* hash of the name */
+    uint64_t key; /* hash of the name that the program knows */
     trib_group *group; /* NULL: all workers */
     trib_dtype dtype;
     trib_layout layout;
@@ -135,7 +135,8 @@ typedef struct trib_tensor {
 
     uint64_t row;
     uint64_t *splits;     /* TRIB_PAIRS: as declared here */
-    uint32_t name_length; /* as declared: so much of the name it shares with tensors of other shapes; 0: it does not */
+    uint32_t name_begin;  /* as declared: where in `name` the name begins that the program knows */
+    uint32_t name_length; /* as declared: so much of it is shared with tensors of other shapes; 0: it is not */
     uint8_t dims;         /* number of dimensions; 0: no shape was given */
     uint64_t shape[TRIB_TENSOR_DIMS_MAX];
     UT_hash_handle hh;

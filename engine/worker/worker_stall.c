@@ -117,7 +117,7 @@ void trib_worker_note_missing(const trib_core *core, trib_task *task, const trib
 static bool has_name(const trib_tensor *other, const trib_tensor *tensor)
 {
     return other->state == TRIB_TENSOR_DECLARED && other->group == tensor->group &&
-           strncmp(other->name, tensor->name, tensor->name_length) == 0;
+           strncmp(other->name + other->name_begin, tensor->name + tensor->name_begin, tensor->name_length) == 0;
 }
 
 /* Returns which use of its name the operation is, counted over the name's tensors; 0: it cannot be told. The count is
@@ -138,7 +138,7 @@ static uint32_t count_uses(const trib_op *op)
             uses += other->submitted;
             counts = other->last_number <= op->number && !atomic_load(&other->bad);
         } else { /* the name itself was declared first by who knows no other tensors of it */
-            counts = other->name[tensor->name_length] != '\0';
+            counts = other->name[other->name_begin + tensor->name_length] != '\0';
         }
     }
     pthread_mutex_unlock(&engine->mutex);
@@ -163,6 +163,7 @@ static void tell_coordinator(trib_reactor *reactor, trib_post *post)
                                   .tensor = self->tag,
                                   .round = self->round,
                                   .step = count_uses(op),
+                                  .chunk = op->tensor->name_begin,
                                   .size = op->tensor->name_length,
                                   .collective = (uint8_t)op->collective,
                                   .aux = atomic_load(&op->lacked)};

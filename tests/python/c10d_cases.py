@@ -313,6 +313,9 @@ def disagreements(rank, size):
     op = [dist.ReduceOp.SUM, dist.ReduceOp.MAX][rank % 2]
     calls = [lambda tensor=tensor: dist.all_reduce(tensor, op) for tensor in mine]
     calls += [lambda: dist.reduce(torch.ones(7 + rank), 0), lambda: dist.broadcast(torch.ones(3), rank)]
+    calls += [lambda: dist.broadcast(torch.ones(7 + rank), 0)]
+    calls += [lambda: dist.barrier() if rank else dist.broadcast(torch.ones(3), 0)]
+    calls += [lambda: dist.all_reduce(torch.ones(3)) if rank else dist.broadcast(torch.ones(3), 0)]
     for call in calls:
         try:
             call()
@@ -322,6 +325,7 @@ def disagreements(rank, size):
     for _ in range(40):
         total = torch.ones(3)
         dist.all_reduce(total)
+        dist.broadcast(total, 0)
         assert total.tolist() == [size] * 3
 
 

@@ -405,6 +405,9 @@ def errors(rank, size):
             trib.allreduce(nd.ones((count,)), name='used before').wait_to_read()
         mine = trib.allreduce(nd.ones((3 + rank % 2,)), name='used before')  # no declaration differs
         python_bed.refused(mx.base.MXNetError, (mine.wait_to_read, 'a sum of float32[4]'))
+        trib.broadcast(trib.allreduce(nd.ones(3), name='kinds'), 0, name='kinds').wait_to_read()
+        mine = trib.broadcast(nd.ones(3), 0, name='kinds') if rank else trib.allreduce(nd.ones(3), name='kinds')
+        python_bed.refused(mx.base.MXNetError, (mine.wait_to_read, 'began a broadcast of float32[3]'))
         # MXNet skips an operation on an array with an error, and the tensor that it was to have ends all the same.
         array = nd.ones((3 + rank,))
         trib.allreduce_(array)

@@ -136,6 +136,9 @@ def wrong_arguments(trib, value):
         (lambda: trib.broadcast(value, -1), 'root_rank -1'),
         (lambda: trib.allreduce(value, op=['Sum']), 'is not one of Average'),
         (lambda: trib.allreduce(value, name='a\0b'), 'NUL'),
+        (lambda: trib.allreduce(value, name='a\nb'), 'control character'),
+        (lambda: trib.allreduce(value, name='a\udc80'), 'surrogate'),
+        (lambda: trib.allreduce(value, process_set=5), 'is not a ProcessSet'),
         (lambda: trib.allreduce(value, name=5), 'name: it must be a str, and is int'),
     ]
 

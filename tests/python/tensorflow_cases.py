@@ -437,6 +437,11 @@ def errors(rank, size):
             (lambda: trib.allreduce(mine, name='used before'), 'a sum of float32[4]'),
             (tf.function(lambda: trib.allreduce(mine, name='traced before')), 'a sum of float32[4]'),
         )
+        trib.broadcast(trib.allreduce(tf.ones(3), name='kinds'), 0, name='kinds')
+        other = lambda: (
+            trib.broadcast(tf.ones(3), 0, name='kinds') if rank else trib.allreduce(tf.ones(3), name='kinds')
+        )
+        python_bed.refused(tf.errors.FailedPreconditionError, (other, 'began a broadcast of float32[3]'))
         for count in 3, 4, 3:  # that was one round alone
             assert np.array_equal(trib.broadcast(tf.ones(count), 0, 'roots'), np.ones(count))
     if os.environ.get('TRIB_SERVERS', '0') != '0':

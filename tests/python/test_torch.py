@@ -19,6 +19,7 @@ CASES = (
     'reductions',
     'other_types',
     'in_place_and_strided',
+    'views_of_complex_numbers',
     'scaling',
     'many_at_once',
     'bucket_callbacks',

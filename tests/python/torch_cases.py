@@ -68,6 +68,23 @@ def in_place_and_strided():
         assert torch.equal(tensor, tensor_of(trib.size() - 1, tensor.shape, tensor.dtype))
 
 
+def views_of_complex_numbers():
+    """PyTorch keeps the signs of these apart from their memory."""
+    values = torch.tensor([1 + 2j, 3 + 4j])
+    mine = values.conj().imag[:] if trib.rank() == 0 else torch.tensor([-2.0, -4.0])
+    for negative in mine, torch._neg_view(-mine.clone()):
+        expected = torch.tensor([-2.0, -4.0])
+        assert torch.equal(trib.allreduce(negative), expected)
+        assert torch.equal(trib.allgather(negative), expected.repeat(trib.size()))
+        assert torch.equal(trib.broadcast(negative, trib.size() - 1), expected)
+        in_place = torch._neg_view(torch.tensor([2.0, 4.0]))
+        assert torch.equal(trib.allreduce_(in_place, op=trib.Sum), expected * trib.size())
+    conjugate = torch.tensor([2j, 1.0]).conj()
+    assert torch.equal(trib.broadcast(conjugate, 0), conjugate)
+    assert torch.equal(trib.broadcast_(torch.tensor([2j, 1.0]).conj(), 0), conjugate)
+    assert torch.equal(trib.allgather(conjugate), conjugate.repeat(trib.size()))
+
+
 def scaling():
     # The scaled values are not whole: the reference rounds where the operation rounds, before the sum and after it.
     for dtype in FLOATS:
@@ -194,6 +211,18 @@ def wrong_use_is_told():
         raises(ValueError, lambda: function([1.0]), 'must be a torch.Tensor, and is list')
         raises(ValueError, lambda: function(torch.eye(3).to_sparse()), 'it is sparse')
     raises(ValueError, lambda: trib.synchronize(None), 'handle')
+    raises(ValueError, lambda: trib.allreduce(torch.ones(3), prescale_factor='2'), 'not numbers')
+    raises(ValueError, lambda: trib.allgather(torch.ones(3), process_set=5), 'is not a ProcessSet')
+    raises(ValueError, lambda: trib.barrier(5), 'is not a ProcessSet')
+    raises(ValueError, lambda: trib.grouped_allreduce_([torch.ones(2)] * 2), 'one memory')
+    nested = torch.nested.nested_tensor([torch.ones(2, device='cpu'), torch.ones(3, device='cpu')])
+    raises(ValueError, lambda: trib.allreduce(nested), 'it is nested')
+    moved = torch.ones(3, device='cpu')
+    handle = trib.allreduce_async_(moved, name='moved')
+    while not handle.done():
+        pass
+    moved.resize_(1000000)
+    raises(ValueError, handle.wait, 'was freed or replaced')
     python_bed.refused(tributary.ArgumentError, *python_bed.wrong_arguments(trib, torch.ones(3)))
     for function in trib.allreduce, trib.allreduce_async:
         raises(ValueError, lambda: function(torch.ones(3), compression='fp16'), 'fp16')
@@ -211,6 +240,11 @@ def wrong_use_is_told():
         mine_differs = torch.ones(3 + trib.rank() % 2)
         words = 'used before', 'use 3 of this name', 'a sum of float32[3]', 'a sum of float32[4]'
         raises(tributary.MismatchError, lambda: trib.allreduce(mine_differs, name='used before'), *words)
+        trib.broadcast(torch.ones(3), 0, name='kinds')
+        trib.allreduce(torch.ones(3), name='kinds')
+        begin = (lambda x, name: trib.broadcast(x, 0, name)) if trib.rank() == 0 else trib.allreduce
+        words = 'use 3 of this name', 'a sum of float32[3]', 'a broadcast of float32[3]'
+        raises(tributary.MismatchError, lambda: begin(torch.ones(3), name='kinds'), *words)
         op = trib.Max if trib.rank() == 0 else trib.Sum
         raises(tributary.MismatchError, lambda: trib.allreduce(torch.ones(3), name='one call', op=op), 'one call')
         for count in 3, 4, 3:
@@ -326,6 +360,7 @@ CASES = [
     reductions,
     other_types,
     in_place_and_strided,
+    views_of_complex_numbers,
     scaling,
     many_at_once,
     bucket_callbacks,
@@ -339,8 +374,8 @@ CASES = [
     training.cross_barrier,
     training.closures,
     training.accumulation_and_unused,
-    training.checkpoints,  # before workers differ: no boundary is the same on all of them after that
     wrong_use_is_told,
+    training.checkpoints,  # after workers have differed, which keeps none of them from a boundary
     nothing_is_kept,
     training.scheduler_of_the_inner_optimizer,
     training.batch_norm_over_all,

@@ -177,12 +177,98 @@ static void joined_worker_counts_as_come(void **state)
     sim_job_free(job);
 }
 
+static void on_failed(const trib_result *result, void *user)
+{
+    trib_status *status = user;
+    *status = result->status;
+}
+
+static bool both_have_failed(sim_job *job, void *argument)
+{
+    (void)job;
+    const trib_status *statuses = argument;
+    return statuses[0] != TRIB_PENDING && statuses[1] != TRIB_PENDING;
+}
+
+static void begin_sum(sim_job *job, uint32_t rank, const char *name, uint32_t count, int32_t *buffer,
+                      trib_status *status)
+{
+    trib_error error = {.text = ""};
+    trib_tensor_desc desc;
+    trib_tensor_desc_init(&desc, sizeof desc);
+    desc.name = name;
+    desc.name_length = 1;
+    desc.dtype = TRIB_INT32;
+    desc.count = count;
+    trib_op_params params;
+    trib_op_params_init(&params, sizeof params);
+    params.input = params.output = buffer;
+    params.timeout_ns = 5 * SECOND;
+    params.done_cb = on_failed;
+    params.user = status;
+    *status = TRIB_PENDING;
+    assert_int_equal(trib_tensor_declare(job->members[rank].engine, &desc, &params.tensor, &error), TRIB_OK);
+    assert_int_equal(trib_push_pull(job->members[rank].engine, &params, NULL, &error), TRIB_OK);
+}
+
+static void begin_calls(sim_job *job, uint32_t step, call *calls)
+{
+    trib_error error = {.text = ""};
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(begin_call(job, i, step, 0, &calls[i], &error), TRIB_OK);
+    }
+}
+
+/* The workers differ in a shape of one name, and go on: all have failed alike. */
+static void shapes_that_differed_are_over(void **state)
+{
+    (void)state;
+    sim_job *job = open_two();
+    int32_t buffers[2][100] = {{0}};
+    trib_status statuses[2];
+    call calls[2];
+    for (uint32_t use = 0; use < 3; use++) {
+        begin_sum(job, 0, use == 1 ? "g#2" : "g#1", use == 1 ? 2 : 1, buffers[0], &statuses[0]);
+        begin_sum(job, 1, use == 0 ? "g#1" : "g#2", use == 0 ? 1 : 2, buffers[1], &statuses[1]);
+        assert_true(sim_job_run(job, trib_sim_now(job->sim) + 60 * SECOND, both_have_failed, statuses));
+    }
+    assert_int_equal(statuses[0], TRIB_MISMATCH);
+    assert_int_equal(statuses[1], TRIB_MISMATCH);
+    begin_calls(job, 1, calls);
+    expect_calls(job, calls, TRIB_OK, "");
+    assert_true(sim_job_close(job, 60 * SECOND));
+    sim_job_free(job);
+}
+
+/* The workers wait for each other under different names until their deadlines. One boundary says so. */
+static void names_that_differed_are_told_once(void **state)
+{
+    (void)state;
+    sim_job *job = open_two();
+    int32_t buffers[2][100] = {{0}};
+    trib_status statuses[2];
+    call calls[2];
+    begin_sum(job, 0, "a", 1, buffers[0], &statuses[0]);
+    begin_sum(job, 1, "b", 1, buffers[1], &statuses[1]);
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 60 * SECOND, both_have_failed, statuses));
+    begin_calls(job, 1, calls);
+    expect_calls(job, calls, TRIB_MISMATCH, "have finished as many operations, but not the same");
+    for (uint32_t step = 2; step < 4; step++) {
+        begin_calls(job, step, calls);
+        expect_calls(job, calls, TRIB_OK, "");
+    }
+    assert_true(sim_job_close(job, 60 * SECOND));
+    sim_job_free(job);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrong_calls_are_told),
         cmocka_unit_test(missing_caller_is_named),
         cmocka_unit_test(joined_worker_counts_as_come),
+        cmocka_unit_test(shapes_that_differed_are_over),
+        cmocka_unit_test(names_that_differed_are_told_once),
     };
     return cmocka_run_group_tests_name("calls of trib_checkpoint", tests, NULL, NULL);
 }

@@ -66,6 +66,7 @@ static trib_tensor *declare(names *self, uint32_t rank, const char *name, uint32
     trib_tensor_desc desc;
     trib_tensor_desc_init(&desc, sizeof desc);
     desc.name = name;
+    desc.name_begin = strchr(name, '.') == NULL ? 0 : (uint32_t)(strchr(name, '.') - name) + 1;
     desc.name_length = name_length;
     desc.dtype = TRIB_INT32;
     desc.count = count;
@@ -333,6 +334,50 @@ static void texts_name_the_operation(void **state)
     close_job(self);
 }
 
+static void broadcast(names *self, uint32_t rank, uint32_t number, const char *name)
+{
+    trib_op_params params;
+    trib_op_params_init(&params, sizeof params);
+    params.tensor = declare(self, rank, name, 1, SMALL, TRIB_WHOLE);
+    params.input = params.output = self->buffers[rank][number];
+    params.timeout_ns = 100 * SECOND;
+    assert_int_equal(trib_broadcast(engine_of(self, rank), &params, &self->ops[rank][number], NULL), TRIB_OK);
+}
+
+static void sum(names *self, uint32_t rank, uint32_t number, const char *name)
+{
+    trib_tensor *tensor = declare(self, rank, name, 1, SMALL, TRIB_WHOLE);
+    assert_int_equal(try_sum(self, rank, number, tensor, 100 * SECOND), TRIB_OK);
+}
+
+/* The kind of operation stands before the name, and both kinds have been used before. Operations that are begun in
+ * another order, as threads do it, succeed. */
+static void kinds_of_one_name_are_compared(void **state)
+{
+    (void)state;
+    names *self = open_job(0);
+    for (uint32_t rank = 0; rank < WORKERS; rank++) {
+        sum(self, rank, rank == 1 ? 1 : 0, rank == 1 ? "sum.h" : "sum.g");
+        broadcast(self, rank, rank == 1 ? 0 : 1, rank == 1 ? "broadcast.g" : "broadcast.h");
+    }
+    run_for(self, 3 * SECOND);
+    for (uint32_t rank = 0; rank < WORKERS; rank++) {
+        sum(self, rank, 2, rank == 1 ? "sum.g" : "sum.h");
+        broadcast(self, rank, 3, rank == 1 ? "broadcast.h" : "broadcast.g");
+    }
+    run_for(self, SECOND);
+    for (uint32_t number = 0; number < 4; number++) {
+        expect_all(self, number, TRIB_OK, NULL);
+    }
+    for (uint32_t rank = 0; rank < WORKERS; rank++) {
+        (rank == 1 ? broadcast : sum)(self, rank, 4, rank == 1 ? "broadcast.g" : "sum.g");
+    }
+    run_for(self, 5 * SECOND);
+    expect_all(self, 4, TRIB_MISMATCH, "rank 1 (n1:1001) began a broadcast of int32[4]");
+    expect_all(self, 4, TRIB_MISMATCH, "workers differ in use 3 of this name");
+    close_job(self);
+}
+
 /* ---- What is told ---- */
 
 /* The others have come, and most of the sum is still on its way at the deadline. */
@@ -397,6 +442,7 @@ int main(void)
         cmocka_unit_test(a_name_without_its_length_ends_the_count),
         cmocka_unit_test(uses_count_again_after_a_join),
         cmocka_unit_test(texts_name_the_operation),
+        cmocka_unit_test(kinds_of_one_name_are_compared),
         cmocka_unit_test(who_has_come_is_not_lacked),
         cmocka_unit_test(who_asks_often_is_answered_rarely),
     };

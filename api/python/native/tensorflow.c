@@ -167,6 +167,7 @@ void *trib_tf_kernel_create(TF_OpKernelConstruction *context)
                    {"root", offsetof(struct kernel, root)},
                    {"codec_min_bytes", offsetof(struct kernel, codec_min_bytes)},
                    {"process_set", offsetof(struct kernel, process_set)},
+                   {"name_begin", offsetof(struct kernel, name_begin)},
                    {"numbers", offsetof(struct kernel, numbers)}};
     for (size_t i = 0; i < sizeof NUMBERS / sizeof NUMBERS[0] && TF_GetCode(status) == 0; i++) {
         int64_t value = 0;
@@ -310,7 +311,8 @@ static trib_status declare(struct kernel *kernel, const struct operation *operat
     /* Workers use the shapes of a name in one order, and hear of it if they do not. Iterations of a loop may run in any
      * order, which a worker that is late would make an error. A name with a number of its own has one shape. */
     const bool has_order = kernel->numbers == 0 && TF_GetFrameId(operation->context) == 0;
-    desc.name_length = has_order ? (uint32_t)strlen(first) : 0;
+    desc.name_begin = has_order ? (uint32_t)kernel->name_begin : 0;
+    desc.name_length = has_order ? (uint32_t)strlen(first) - desc.name_begin : 0;
     trib_status status = TRIB_MISMATCH;
     for (int number = 0; status == TRIB_MISMATCH && number < SHAPES_MAX; number++) {
         if (number == 1 && trib_tf_is_disputed(kernel, error)) {
@@ -437,6 +439,7 @@ void trib_tf_add_attributes(TF_OpDefinitionBuilder *builder)
     TF_OpDefinitionBuilderAddAttr(builder, "codec: string = ''");
     TF_OpDefinitionBuilderAddAttr(builder, "codec_min_bytes: int = 0");
     TF_OpDefinitionBuilderAddAttr(builder, "process_set: int = 0");
+    TF_OpDefinitionBuilderAddAttr(builder, "name_begin: int = 0");
     TF_OpDefinitionBuilderAddAttr(builder, "numbers: int >= 0");
 }
 

@@ -42,7 +42,8 @@ struct kernel {
     char name[TRIB_TENSOR_NAME_MAX + 1];
     char codec[256]; /* as trib_tensor_desc.codec; "": NULL */
     int64_t kind, reduce, priority, root, codec_min_bytes, process_set;
-    int64_t numbers; /* 1: each operation has a tensor of its own, whose name ends with the last input; else 0 */
+    int64_t name_begin; /* as trib_tensor_desc.name_begin */
+    int64_t numbers;    /* 1: each operation has a tensor of its own, whose name ends with the last input; else 0 */
     pthread_mutex_t lock;
     trib_tensor *tensor; /* of the engine of this generation, for this count */
     uint64_t generation;

@@ -339,7 +339,7 @@ class trib_tensor_desc(Structure):
         ('quorum', c_uint32),
         ('codec', c_char_p),
         ('name_length', c_uint32),
-        ('reserved', c_uint32 * 1),
+        ('name_begin', c_uint32),
     ]
 
 

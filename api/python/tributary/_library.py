@@ -102,13 +102,21 @@ def initialised(struct, initialise):
     return struct
 
 
+_CONTROLS = bytes([*range(32), 127])  # which the library refuses in names
+
+
 def encoded(name, most=_abi.TRIB_TENSOR_NAME_MAX):
     """Returns a name as the library takes it. One of more bytes than `most` is cut, and gets a hash of all of it."""
     if not isinstance(name, str):
         raise errors.ArgumentError('name: it must be a str, and is %s' % type(name).__name__)
     if '\0' in name:
         raise errors.ArgumentError('%r: a name must not contain a NUL' % name)
-    whole = name.encode()
+    try:
+        whole = name.encode()
+    except UnicodeEncodeError:
+        raise errors.ArgumentError('%r: a name must not contain half a character (a surrogate)' % name) from None
+    if whole.translate(None, _CONTROLS) != whole:
+        raise errors.ArgumentError('%r: a name must not contain a control character' % name)
     if len(whole) <= most:
         return whole
     return b'%s~%s' % (name[:40].encode(), hashlib.sha256(whole).hexdigest()[:32].encode())

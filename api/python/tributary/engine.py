@@ -294,20 +294,23 @@ class Engine:
         codec: str | None = None,
         shape: Sequence[int] = (),
         quorum: int = 0,
+        known: str = '',
     ) -> Tensor:
         """Returns the tensor of that name, which is declared at its first use. All workers must declare it alike. A
         name that comes again for another shape gets a tensor of its own, with a number behind the name: workers that
         use names alike number them alike. codec is the text of how its sums travel; None: as the job's setting says.
         Workers whose shapes differ get MismatchError, and the name takes no further shape: they would number it
         differently. () differs from none. quorum is the number of workers without whose contributions its all-reduces
-        do not go on; 0: as the job's setting says (TRIB_QUORUM)."""
+        do not go on; 0: as the job's setting says (TRIB_QUORUM). known: the part of the name that the program
+        knows, '' for all of it: workers that use it for names that differ in the rest get MismatchError, too."""
         shape = tuple(shape) if len(shape) <= _abi.TRIB_TENSOR_DIMS_MAX else ()
         shapes = self._tensors.setdefault((name, group), {})
         key = (dtype, count, is_device, codec, shape, quorum)
         if key not in shapes:
             self.refuse_disputed(name, shapes.values())
             full = '%s#%d' % (name, len(shapes)) if shapes else name
-            known = encoded(name)
+            head, part = name.partition(known)[0].encode() if known else b'', encoded(known or name)
+            is_whole = encoded(full).startswith(head + part)  # a long name is cut
             shapes[key] = self.declare_once(
                 full,
                 dtype,
@@ -318,7 +321,8 @@ class Engine:
                 codec=codec,
                 shape=shape,
                 quorum=quorum,
-                name_length=len(known) if encoded(full).startswith(known) else 0,  # a long name is cut
+                name_length=len(part) if is_whole else 0,
+                name_begin=len(head) if is_whole else 0,
             )
         return shapes[key]
 
@@ -348,9 +352,11 @@ class Engine:
         shape: Sequence[int] = (),
         quorum: int = 0,
         name_length: int = 0,
+        name_begin: int = 0,
     ) -> Tensor:
         """Declares a tensor that the caller releases, or an operation of it (is_once). The n-th of a name belongs with
-        the n-th of that name on the other workers. name_length: as in trib_tensor_desc."""
+        the n-th of that name on the other workers. name_length,
+        name_begin: as in trib_tensor_desc."""
         desc = initialised(_abi.trib_tensor_desc(), lib.trib_tensor_desc_init)
         desc.name, desc.dtype, desc.count, desc.priority, desc.layout, desc.row = (
             encoded(name),
@@ -361,7 +367,7 @@ class Engine:
             row,
         )
         desc.flags, desc.group, desc.quorum = _abi.TRIB_TENSOR_DEVICE if is_device else 0, group, quorum
-        desc.name_length = name_length
+        desc.name_length, desc.name_begin = name_length, name_begin
         if codec is not None:
             desc.codec = codec.encode()
         if shape:

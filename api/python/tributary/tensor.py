@@ -161,9 +161,10 @@ class Group:
         is_device: bool = False,
         codec: str | None = None,
         shape: Sequence[int] = (),
+        known: str = '',
     ) -> Tensor:
         """As Engine.declare, without a quorum; the name is the group's."""
-        return self._engine.declare(name, dtype, count, priority, is_device, self._group, codec, shape)
+        return self._engine.declare(name, dtype, count, priority, is_device, self._group, codec, shape, known=known)
 
     def declare_once(self, name: str, dtype: int, count: int = 0, **keywords: Any) -> Tensor:
         """As Engine.declare_once; the name is the group's."""

@@ -146,8 +146,9 @@ def _scaled(array, factor):
 
 
 def _declared(kind, name, array, process_set):
-    buffer, full = buffer_of(array), 'keras.%s.%s' % (kind, encoded(name or 'value', NAME_BYTES).decode())
-    return resolve(process_set).engine().declare(full, buffer.dtype, buffer.count, shape=array.shape)
+    buffer, known = buffer_of(array), encoded(name or 'value', NAME_BYTES).decode()
+    engine, full = resolve(process_set).engine(), 'keras.%s.%s' % (kind, known)
+    return engine.declare(full, buffer.dtype, buffer.count, shape=array.shape, known=known)
 
 
 def allreduce(

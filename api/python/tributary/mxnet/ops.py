@@ -25,6 +25,7 @@ from .compression import params_of
 
 MAJOR = int(mx.__version__.split('.')[0])
 FREED_S = 60  # for MXNet to free operations that are complete
+_KINDS = 'allreduce', 'broadcast', 'byteps', 'grouped'  # how names begin; workers compare the rest
 _counters = {}
 _declared = {}  # how tensors of byteps_declare_tensor() are compressed
 
@@ -79,8 +80,12 @@ def exchange(array, name, reduce=0, root=-1, priority=0, process_set=None, compr
         raise ArgumentError('%s: elements of %s cannot be summed' % (name, kind))
     codec = codec_of(compression, array.size * np.dtype(array.dtype).itemsize)
     engine, is_once = resolve(process_set).engine(), isinstance(name, _CountedName)
-    declare = engine.declare_once if is_once else engine.declare
-    tensor = declare(name, DTYPES[kind], array.size, priority=priority, codec=codec, shape=array.shape)
+    options = dict(priority=priority, codec=codec, shape=array.shape)
+    if is_once:
+        tensor = engine.declare_once(name, DTYPES[kind], array.size, **options)
+    else:
+        begin, _, known = name.partition('.')
+        tensor = engine.declare(name, DTYPES[kind], array.size, known=known if begin in _KINDS else '', **options)
     if (
         _native.trib_mxnet_submit(job.engine()._handle, tensor.handle, array.handle, reduce, root, priority, is_once)
         != 0

@@ -187,6 +187,8 @@ def refuse_xla(name):
 
 def _exchange(tensor, name, kind, reduce=0, root=0, priority=0, compression=Compression.none, process_set=None):
     refuse_xla(name)
+    # What is behind the kind is compared where operations have an order. Those of a graph may run at the same time.
+    has_order = tf.executing_eagerly() and not isinstance(name, OnceName)
     return _module.tributary_exchange(
         value=tensor,
         number=numbers_of(name),
@@ -198,6 +200,7 @@ def _exchange(tensor, name, kind, reduce=0, root=0, priority=0, compression=Comp
         codec=getattr(compression, 'text', ''),
         codec_min_bytes=getattr(compression, 'min_bytes', 0),
         process_set=set_number(resolve(process_set)),
+        name_begin=len(name.partition('.')[0].encode()) + 1 if has_order and '.' in name else 0,
     )
 
 

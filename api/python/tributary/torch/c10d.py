@@ -19,7 +19,7 @@ from ..bootstrap import unique_id
 from ..engine import Engine
 from ..errors import ArgumentError, TributaryError, UnsupportedError
 from . import device, exchange, futures, places
-from .elements import contiguous
+from .elements import contiguous, is_plain
 
 _REDUCTIONS = [
     (dist.ReduceOp.SUM, _abi.TRIB_SUM),
@@ -232,7 +232,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def all_gather_single(self, output, source, opts=None):
         _check_fit(output, source, output.numel() == source.numel() * self._size)
-        if not output.is_contiguous():
+        if not is_plain(output):
             return self._gather(list(output.view(self._size, -1).unbind(0)), source, output)
         return self._work(exchange.all_gather_into(self._engine, output.detach(), contiguous(source, 'input')), output)
 
@@ -270,9 +270,7 @@ class ProcessGroup(dist.ProcessGroup):
     def _scatter_sum(self, output, source, opts):
         _check_fit(output, source)
         landing = (
-            output.detach()
-            if output.is_contiguous()
-            else torch.empty(output.shape, dtype=output.dtype, device=output.device)
+            output.detach() if is_plain(output) else torch.empty(output.shape, dtype=output.dtype, device=output.device)
         )
         handle = exchange.reduce_scatter(self._engine, landing, source, _reduction(opts))
         return (
@@ -339,7 +337,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def barrier(self, opts=None):
         flag = torch.zeros(1, dtype=torch.uint8, device='cpu')
-        return self._work(exchange.all_reduce(self._engine, flag, flag, _abi.TRIB_MAX, 'barrier'), None)
+        return self._work(exchange.all_reduce(self._engine, flag, flag, _abi.TRIB_MAX, kind='barrier'), None)
 
     def monitored_barrier(self, timeout=None, wait_all_ranks=False):
         self.barrier().wait(timeout)

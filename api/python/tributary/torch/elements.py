@@ -52,10 +52,12 @@ def bits_of(tensor):
 
 def checked(tensor, what='tensor'):
     """Returns what is a tensor with memory of its own, and refuses all else."""
-    if isinstance(tensor, torch.Tensor) and tensor.is_cpu and tensor.layout is torch.strided:
+    if isinstance(tensor, torch.Tensor) and tensor.is_cpu and tensor.layout is torch.strided and not tensor.is_nested:
         return tensor
     if not isinstance(tensor, torch.Tensor):
         raise ArgumentError('%s: it must be a torch.Tensor, and is %s' % (what, type(tensor).__name__))
+    if tensor.is_nested:
+        raise ArgumentError('%s: it is nested: pass the tensors that tensor.unbind() returns' % what)
     if tensor.layout != torch.strided:
         raise ArgumentError(
             '%s: it is sparse; pass tensor.to_dense(), or sparse_as_dense=True to DistributedOptimizer' % what
@@ -67,10 +69,17 @@ def checked(tensor, what='tensor'):
     return tensor
 
 
+def is_plain(tensor):
+    """Returns whether a tensor's memory holds its elements in the order of its shape, and no negatives or conjugates of
+    them."""
+    return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
+
+
 def contiguous(tensor, what='tensor'):
-    """Returns the tensor, or a copy with its elements in the order of its shape. Strides may differ between workers."""
+    """Returns the tensor, or a copy that is_plain(). Strides may differ between workers."""
     checked(tensor, what)
-    return (tensor.detach() if tensor.requires_grad else tensor).contiguous()
+    tensor = tensor.detach() if tensor.requires_grad else tensor
+    return tensor if is_plain(tensor) else tensor.resolve_conj().resolve_neg().contiguous()
 
 
 def stream_of(tensor):

@@ -1,28 +1,34 @@
 """Collectives on contiguous tensors of one engine: what ops.py (Horovod's names) and c10d.py (PyTorch's) are built on.
 
-Each function submits and returns a Handle. A name of None takes one that is counted for each kind (broadcasts: and
-size), so workers must submit operations without names in the same order. Callbacks of futures count for themselves."""
+Each function submits and returns a Handle. A name of None takes one that is counted, so workers must submit operations
+without names in the same order. Callbacks of futures count for themselves, and so does each kind, of broadcasts each
+size, in threads beside the main one."""
 
 import ctypes
 import math
+import threading
 
 import torch
 
 from .. import _abi, job
 from .._library import call, lib
-from ..errors import MismatchError
+from ..errors import ArgumentError, MismatchError
 from . import futures
 from .elements import bits_of, dtype_of, stream_of
 from .handles import Handle
 
 # All-reduces and broadcasts without a name share this many names, the slots, so that they overlap without growing in
-# number. A slot has a tensor for each type and size. Workers whose all-reduces differ in these get an error at once if
+# number. A slot has a tensor for each kind, type and size. Workers that differ in type or size get an error at once if
 # the slot has none of them yet; else when they have waited for each other for a second.
 _SLOTS = 16
 
 
 class OnceName(str):
     """The name of one operation, which none has again: its tensor is released when the operation is over."""
+
+
+# How names of operations with Horovod's and BytePS's names begin: workers compare the rest.
+_KINDS = 'allreduce', 'broadcast', 'byteps'
 
 
 def prefixed(prefix, name):
@@ -35,16 +41,26 @@ def part_of(name, part):
     return type(name)('%s.%s' % (name, part))
 
 
+def _has_order():
+    """Returns whether this thread's calls have an order among all: the main thread waits for a backward pass."""
+    return threading.get_ident() == threading.main_thread().ident or torch._C._current_graph_task_id() >= 0
+
+
 def _slot(engine, kind, source, priority, codec):
-    """Returns the tensor of an all-reduce without a name, and options of its submission."""
+    """Returns the tensor of an operation without a name, and options of its submission. Other threads' operations are
+    counted for each kind."""
     dtype, count, is_cuda = dtype_of(source, kind), source.numel(), source.is_cuda
-    turn = futures.counted(engine, kind)
-    name, key = '%s.%d' % (kind, turn % _SLOTS), (dtype, count, is_cuda, codec)
-    tensors = engine.known.setdefault(name, {})
+    has_order = _has_order()
+    kind = kind if has_order else 'thread.' + kind
+    counter = 'call' if has_order else kind
+    turn = futures.counted(engine, counter)
+    slot, key = '%d' % (turn % _SLOTS), (kind, dtype, count, is_cuda, codec)
+    name, tensors = '%s.%s' % (kind, slot), engine.known.setdefault((counter, slot), {})
     try:
         if not any(tensor.has_failed for tensor in tensors.values()):
             if key not in tensors:
-                tensors[key] = engine.declare(name, dtype, count, priority, is_cuda, codec=codec)
+                known = slot if has_order else ''
+                tensors[key] = engine.declare(name, dtype, count, priority, is_cuda, codec=codec, known=known)
             return tensors[key], dict(step=turn)  # workers compare it, so that no sum is of different calls
     except MismatchError:
         pass  # nobody has waited for the operation that failed
@@ -72,7 +88,11 @@ def _tensor(engine, kind, name, source, priority=0, codec=None, shape=()):
     if key not in engine.known:  # to look it up so is cheaper than to describe it
         dtype, count = dtype_of(source, name), source.numel()
         declared = shape if math.prod(shape) == count else ()
-        engine.known[key] = engine.declare(name, dtype, count, priority, is_cuda, codec=codec, shape=declared)
+        kind, _, known = name.partition('.')
+        known = known if kind in _KINDS else ''
+        engine.known[key] = engine.declare(
+            name, dtype, count, priority, is_cuda, codec=codec, shape=declared, known=known
+        )
     return engine.known[key], {}
 
 
@@ -97,11 +117,37 @@ def can_scale(tensor, reduce, *factors):
     return fits and all(factor != 0 and math.isfinite(factor) for factor in factors)
 
 
+def _result(tensor, value):
+    """Returns a function that returns the value, or the tensor, when an operation has written to it. Its memory must be
+    where it was when the operation began."""
+    address = tensor.data_ptr()
+
+    def finish():
+        if tensor.data_ptr() != address:
+            raise ArgumentError(
+                'the memory of a tensor of %d elements was freed or replaced while an operation wrote to it: wait for '
+                'the operation before' % tensor.numel()
+            )
+        return tensor if value is None else value
+
+    return finish
+
+
 def all_reduce(
-    engine, source, landing, reduce, name=None, priority=0, value=None, codec=None, prescale=1.0, postscale=1.0
+    engine,
+    source,
+    landing,
+    reduce,
+    name=None,
+    priority=0,
+    value=None,
+    codec=None,
+    prescale=1.0,
+    postscale=1.0,
+    kind='all_reduce',
 ):
     """landing = reduction of all workers' sources. They may be the same tensor."""
-    tensor, options = _tensor(engine, 'all_reduce', name, source, priority, codec=codec, shape=source.shape)
+    tensor, options = _tensor(engine, kind, name, source, priority, codec=codec, shape=source.shape)
     operation = tensor.submit(
         lib.trib_push_pull,
         source.data_ptr(),
@@ -114,13 +160,13 @@ def all_reduce(
         postscale=postscale,
         **options,
     )
-    return Handle([(operation, _device(source))], lambda: landing if value is None else value)
+    return Handle([(operation, _device(source))], _result(landing, value))
 
 
 def broadcast(engine, tensor, root, name=None, value=None):
     """Every worker's tensor becomes the root's. Any type will do: the bytes are sent."""
     flat, shape = bits_of(tensor), tensor.shape
-    if name is None and futures.line() is None:
+    if name is None and futures.line() is None and not _has_order():
         # A thread that saves a checkpoint broadcasts objects beside the training: each size counts for itself.
         kind, shape = 'broadcast.%s.%d' % (flat.dtype, flat.numel()), ()
         name = '%s.%d' % (kind, futures.counted(engine, kind) % _SLOTS)
@@ -134,7 +180,7 @@ def broadcast(engine, tensor, root, name=None, value=None):
         stream=stream_of(tensor),
         **options,
     )
-    return Handle([(operation, _device(tensor))], lambda: tensor if value is None else value)
+    return Handle([(operation, _device(tensor))], _result(tensor, value))
 
 
 def merged(handles, finish):

@@ -9,7 +9,7 @@ import torch
 
 from .. import codecs
 from ..errors import ArgumentError
-from ..process_sets import ProcessSet, global_process_set
+from ..process_sets import ProcessSet, global_process_set, resolve
 from ..reductions import REDUCTIONS, Average, Sum, reduction_of
 from . import exchange
 from .compression import Compression
@@ -39,9 +39,11 @@ def allgather_async(
         source = source.reshape(1)
     trailing = list(source.shape[1:])
     if not _rows(source):  # how many there are is all that can be sent of rows without elements
-        counted = exchange.all_gather(process_set.engine(), torch.tensor([source.shape[0]], device='cpu'), 1, name)
+        counted = exchange.all_gather(
+            resolve(process_set).engine(), torch.tensor([source.shape[0]], device='cpu'), 1, name
+        )
         return keep(name, exchange.merged([counted], lambda: _empty_rows(source, counted.wait()[0])))
-    handle = exchange.all_gather(process_set.engine(), source, _rows(source), name)
+    handle = exchange.all_gather(resolve(process_set).engine(), source, _rows(source), name)
 
     def finish():
         flat, lengths = handle.wait()
@@ -122,7 +124,7 @@ def alltoall_async(
     """Begins an exchange in which rank r gets the r-th part of this worker's tensor. splits: how long each part is
     along the first dimension; None: equal parts. The handle's result is the output, with splits a pair of it and the
     lengths received."""
-    engine = process_set.engine()
+    engine = resolve(process_set).engine()
     name = claim_name('alltoall', name)
     source = contiguous(tensor, name)
     lengths = _lengths(source, splits, engine.size, name)
@@ -146,7 +148,9 @@ class _Alltoall(torch.autograd.Function):
     def forward(ctx, tensor, splits, name, process_set):
         ctx.process_set = process_set
         checked(tensor, 'alltoall')
-        lengths = _lengths(tensor, splits, process_set.engine().size, 'alltoall.%s' % name if name else 'alltoall')
+        lengths = _lengths(
+            tensor, splits, resolve(process_set).engine().size, 'alltoall.%s' % name if name else 'alltoall'
+        )
         output, received = alltoall_async(tensor, lengths, name, process_set).wait()
         ctx.received = received
         ctx.mark_non_differentiable(received)
@@ -179,7 +183,7 @@ def reducescatter_async(
 ) -> Handle:
     """Begins a reduction of which each worker gets a part along the first dimension; the first ones get the rest's
     rows."""
-    engine = process_set.engine()
+    engine = resolve(process_set).engine()
     size, rank = engine.size, engine.rank
     name = claim_name('reducescatter', name)
     op = reduction_of(op)

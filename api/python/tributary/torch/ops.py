@@ -6,6 +6,7 @@ workers must call those in the same order. In place: functions whose name ends w
 from __future__ import annotations
 
 import itertools
+import numbers
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,11 +14,11 @@ import torch
 
 from .. import codecs, job
 from ..errors import ArgumentError
-from ..process_sets import ProcessSet, global_process_set
+from ..process_sets import ProcessSet, global_process_set, resolve
 from ..reductions import REDUCTIONS, Average, reduction_of
 from . import exchange
 from .compression import Compression, codec_for
-from .elements import checked, contiguous
+from .elements import checked, contiguous, is_plain
 from .handles import Handle, in_flight
 
 _counters = {}
@@ -92,16 +93,16 @@ def submit_allreduce(
     tensor, output, name, op, prescale=1.0, postscale=1.0, priority=0, process_set=global_process_set, codec=None
 ):
     """Submits the reduction of a tensor. `output` gets it, and is what the handle's wait() returns."""
-    source, factors = contiguous(tensor, name), {}
+    source, factors, engine = contiguous(tensor, name), {}, resolve(process_set).engine()
+    if any(not isinstance(factor, numbers.Real) for factor in (prescale, postscale)):
+        raise ArgumentError('%s: prescale_factor %r, postscale_factor %r: not numbers' % (name, prescale, postscale))
     if prescale != 1.0 or postscale != 1.0:
         if exchange.can_scale(source, REDUCTIONS[op], prescale, postscale):
             factors = {'prescale': _factor(prescale, source), 'postscale': _factor(postscale, source)}
             prescale = postscale = 1.0
         source = scaled(source, prescale)
-    landing = output if output.is_contiguous() else torch.empty_like(source)
-    handle = exchange.all_reduce(
-        process_set.engine(), source, landing, REDUCTIONS[op], name, priority, codec=codec, **factors
-    )
+    landing = output if is_plain(output) else torch.empty_like(source)
+    handle = exchange.all_reduce(engine, source, landing, REDUCTIONS[op], name, priority, codec=codec, **factors)
     if landing is not output or postscale != 1.0:
         handle = exchange.merged([handle], lambda: output.copy_(scaled(landing, postscale)))
     return keep(name, handle)
@@ -242,6 +243,10 @@ def grouped_allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
     """Begins the reductions of several tensors in place and returns one handle."""
+    tensors = list(tensors)
+    places = [place for tensor in tensors if (place := checked(tensor, 'grouped_allreduce').data_ptr())]
+    if len(set(places)) < len(places):
+        raise ArgumentError('grouped_allreduce: two of the tensors are one memory, which cannot get two results')
     return _grouped(
         allreduce_async_,
         tensors,
@@ -301,14 +306,16 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """Reduces several tensors in place and returns them."""
+    tensors = list(tensors)
     grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor, process_set).wait()
     return tensors
 
 
 def submit_broadcast(tensor, output, root_rank, name, process_set):
     """Submits a broadcast; `output` gets the root's elements, and is what the handle's wait() returns."""
+    process_set = resolve(process_set)
     root, engine = process_set.root(root_rank), process_set.engine()
-    landing = output if output.is_contiguous() else torch.empty_like(contiguous(tensor, name))
+    landing = output if is_plain(output) else torch.empty_like(contiguous(tensor, name))
     if job.rank() == root_rank and landing.data_ptr() != tensor.data_ptr():
         landing.copy_(tensor)
     handle = exchange.broadcast(engine, landing, root, name)
@@ -368,7 +375,7 @@ def broadcast_(
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Waits until all workers have called it."""
-    process_set.engine().barrier()
+    resolve(process_set).engine().barrier()
 
 
 def join(device: int = -1) -> int:
