@@ -153,12 +153,14 @@ static void plan_groups(storm *self, uint64_t seed)
     self->what.has_groups = storm_draw(&state, 3) == 0;
 }
 
-/* Posts to a member's reactors, from each other and from the program, come late in half of the jobs. */
+/* Posts to a member's reactors, from each other and from the program, come late in half of the jobs. In a quarter
+ * messages are reported as sent when the peer may have answered already. */
 static void plan_staggers(storm *self, uint64_t seed)
 {
     uint64_t state = seed * 141650939 + 23;
     (void)storm_draw(&state, 2);
     self->what.stagger_one_in = storm_draw(&state, 2) == 0 ? 2u << storm_draw(&state, 4) : 0;
+    self->what.sent_late_ns = storm_draw(&state, 4) == 0 ? (int64_t)1000 << storm_draw(&state, 15) : 0;
 }
 
 static void plan(storm *self, const storm_run *how)

@@ -1,12 +1,13 @@
 /* torture_stutter.c - processes that stand still for moments while the job forms, as on a busy machine: some workers
  * are ready, and even done, before others have connected. And reactors that stand still before they look at some of the
- * posts from others of their process. See torture.h. */
+ * posts from others of their process, or at what has been sent. See torture.h. */
 #include "tests/sim/torture_internal.h"
 
 #define ONCE_IN 30u         /* events */
 #define UNTIL_NS (300 * MS) /* the job has formed by then, unless a member comes late */
 #define LONGEST_LOG2 15u    /* in microseconds */
 #define LONGEST_STAGGER_LOG2 12u
+#define LATEST_REPORT_LOG2 15u
 
 static void thaw_fired(trib_sim *sim, trib_sim_event *event)
 {
@@ -76,10 +77,21 @@ static void draw_staggers(torture_plan *plan)
     }
 }
 
+/* Messages are reported as sent when the peer has acknowledged them, as over RDMA, or later. */
+static void draw_reports(torture_plan *plan)
+{
+    trib_sim_stream stream = {.state = plan->seed * UINT64_C(0xe7037ed1a0b428db) + 89};
+    const int64_t late_ns = INT64_C(1000) << trib_sim_draw_below(&stream, LATEST_REPORT_LOG2);
+    if (plan->narrow == TORTURE_NOBODY && trib_sim_draw_one_in(&stream, 4)) {
+        plan->job.net.sent_late_ns = late_ns;
+    }
+}
+
 void torture_draw_stutters(torture_plan *plan)
 {
     draw_prompt(plan);
     draw_staggers(plan);
+    draw_reports(plan);
 }
 
 bool torture_will_leave(const run *self, uint32_t rank)

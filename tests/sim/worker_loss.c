@@ -333,6 +333,7 @@ bed *worker_loss_open(const setting *what, uint64_t seed)
     config.per_machine = what->shares ? 2 : 0;
     config.stagger_one_in = what->stagger_one_in;
     config.stagger_ns = STAGGER_NS;
+    config.net.sent_late_ns = what->sent_late_ns;
     bed *self = calloc(1, sizeof *self);
     assert_non_null(self);
     const bool some_join = what->joins > 0 || what->late > 0;
