@@ -433,6 +433,7 @@ static void transport_sent(trib_conn *conn, trib_send *send, trib_status status)
     } else if (out->number < link->session.acknowledged) {
         trib_session_release(link);
     }
+    trib_redial_sent(link);
     if (status == TRIB_OK) {
         /* After a failure `closed` follows soon, and another send would only fail, too. */
         trib_scheduler_credit_returned(link, payload_size);

@@ -154,7 +154,11 @@ static void timer_fired(trib_reactor *reactor, trib_timer *timer)
     if (link->state == TRIB_LINK_CLOSING) {
         return;
     }
-    if (link->redial.successor != NULL && link->conn == NULL) {
+    const trib_link *successor = link->conn == NULL ? link->redial.successor : NULL;
+    if (successor != NULL && successor->in_flight > 0) {
+        return; /* the transport still has frames of its handshake: trib_redial_sent goes on */
+    }
+    if (successor != NULL) {
         adopt(link);
     } else if (link->outgoing) {
         connect_next(link);
@@ -380,6 +384,14 @@ trib_resume_answer trib_redial_take(trib_link *candidate)
         trib_redial_arm(link, 0);
     }
     return TRIB_RESUME_TAKEN;
+}
+
+void trib_redial_sent(const trib_link *candidate)
+{
+    trib_link *link = candidate->redial.resumes;
+    if (link != NULL && link->conn == NULL && candidate->in_flight == 0) {
+        trib_redial_arm(link, 0);
+    }
 }
 
 /* ---- Life ---- */

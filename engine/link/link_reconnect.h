@@ -61,5 +61,7 @@ typedef enum trib_resume_answer {
     TRIB_RESUME_STALE,  /* the candidate is outdated */
 } trib_resume_answer;
 trib_resume_answer trib_redial_take(trib_link *candidate);
+/* The transport has reported a frame of a connection that may take the place of a link's. */
+void trib_redial_sent(const trib_link *candidate);
 
 #endif

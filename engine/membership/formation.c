@@ -457,6 +457,9 @@ void trib_formation_take_losses_taken(trib_coordinator *self, uint32_t member)
     } else if (all_have) {
         trib_formation_begun(self);
     }
+    if (self->running) {
+        trib_drain_check(self); /* a server that has asked to leave may have waited for this */
+    }
 }
 
 void trib_formation_begun(trib_coordinator *self)

@@ -134,6 +134,16 @@ static bool some_are_awaited(const trib_coordinator *self)
     return some;
 }
 
+/* Some member may still vote about the epoch before, in whose majority a server that leaves now would be missing. */
+static bool some_lack_roster(const trib_coordinator *self)
+{
+    bool some = false;
+    for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
+        some = some || (!self->slots[i].has_roster && !self->slots[i].left);
+    }
+    return some && self->roster->shrinks;
+}
+
 static void let_go(trib_coordinator *self, uint32_t member)
 {
     trib_coordinator_slot *slot = &self->slots[member];
@@ -160,7 +170,8 @@ void trib_drain_check(trib_coordinator *self)
     }
     for (uint32_t i = self->worker_count; i < trib_coordinator_slots(self) && !self->over; i++) {
         trib_coordinator_slot *slot = &self->slots[i];
-        if (slot->asks_to_go && !slot->left && slot->link != NULL && !some_are_awaited(self)) {
+        const bool may_go = slot->asks_to_go && !slot->left && slot->link != NULL;
+        if (may_go && !some_are_awaited(self) && !some_lack_roster(self)) {
             let_go(self, i);
         }
     }

@@ -5,7 +5,7 @@
  * (server_loss.h). The server answers meanwhile: a worker that has not reached all members yet still makes its
  * connection, and no operation sees the server's end. A worker says when none of its cores has to do with the server
  * any more (LOSSES_TAKEN). When all have said so, the coordinator ends the job for that server, in good order. The next
- * server has its turn then.
+ * server has its turn then. None has before all members have the roster.
  *
  * Where the loss of the server would cost something, the epoch ends if the membership may change
  * (TRIB_SURVIVE=workers). Else the coordinator answers DRAIN, and the server leaves as it would without that setting.

@@ -5,6 +5,7 @@
  * Invariants
  * - A reactor's turn event is set exactly when there is something to run and nothing forbids it (frozen, running).
  * - A turn begins when its reactor's last one has ended and a core is free, and never before what caused it.
+ * - Posts come late to one turn at most, and those of one thread run in the order in which they were posted.
  * - Timers are kept at the time of the process's clock; the event that fires one is set to the world's time for it.
  */
 #include "engine/sim/reactor_sim.h"
@@ -27,8 +28,10 @@ typedef struct sim_reactor {
     struct sim_reactor *next; /* next reactor of its process */
     trib_sim_event turn;
     trib_sim_work *head, *tail; /* work that has arrived, oldest first */
+    trib_post *late;            /* posts that come late to the turn that runs, newest first */
     int64_t busy_until_ns;      /* when its last turn ended, or will */
     bool runs;                  /* its turn is running right now */
+    bool was_late;              /* posts came late to its last turn */
 } sim_reactor;
 
 struct trib_sim_machine {
@@ -43,10 +46,12 @@ struct trib_sim_process {
     trib_sim_machine *machine;
     trib_sim_costs costs;
     sim_reactor *reactors;
-    trib_sim_stream random;
-    double factor;    /* factor by which its work takes longer */
-    int64_t ahead_ns; /* its clock minus the world's */
-    void *node;       /* the simulated network's */
+    trib_sim_stream random, staggers;
+    uint32_t stagger_one_in;
+    int64_t stagger_ns; /* the longest time for which a reactor is held up before the posts that are late */
+    double factor;      /* factor by which its work takes longer */
+    int64_t ahead_ns;   /* its clock minus the world's */
+    void *node;         /* the simulated network's */
     bool frozen;
 };
 
@@ -112,6 +117,51 @@ static void run_work(sim_reactor *self)
     }
 }
 
+/* ---- Posts that come late ---- */
+
+/* Adds what has been posted to what is late. */
+static void keep_late(sim_reactor *self)
+{
+    trib_post *newest = atomic_exchange(&self->base.mail, NULL), *last = newest;
+    while (last != NULL && atomic_load(&last->next) != NULL) {
+        last = atomic_load(&last->next);
+    }
+    if (last != NULL) {
+        atomic_store(&last->next, self->late);
+        self->late = newest;
+    }
+}
+
+/* In some turns a number of the newest posts, or all, come late. Returns true then. */
+static bool draw_late(sim_reactor *self)
+{
+    trib_sim_process *process = self->process;
+    trib_post *first = atomic_load(&self->base.mail), *last = first;
+    if (first == NULL || self->was_late || process->stagger_one_in == 0 ||
+        !trib_sim_draw_one_in(&process->staggers, process->stagger_one_in)) {
+        return false;
+    }
+    while (atomic_load(&last->next) != NULL && !trib_sim_draw_one_in(&process->staggers, 3)) {
+        last = atomic_load(&last->next);
+    }
+    atomic_store(&self->base.mail, atomic_load(&last->next));
+    atomic_store(&last->next, NULL);
+    self->late = first;
+    return true;
+}
+
+/* Runs the posts of a turn, and returns for how long the reactor is held up then. */
+static int64_t run_posts(sim_reactor *self, bool *more_out)
+{
+    trib_sim_process *process = self->process;
+    self->was_late = draw_late(self);
+    *more_out = trib_reactor_run_posts(&self->base);
+    keep_late(self);
+    atomic_store(&self->base.mail, self->late);
+    self->late = NULL;
+    return self->was_late ? (int64_t)trib_sim_draw_below(&process->staggers, (uint64_t)process->stagger_ns + 1) : 0;
+}
+
 static void turn_fired(trib_sim *sim, trib_sim_event *event)
 {
     sim_reactor *self = trib_container_of(event, sim_reactor, turn);
@@ -125,8 +175,10 @@ static void turn_fired(trib_sim *sim, trib_sim_event *event)
     trib_sim_world_enter(sim);
     spend_ns(self->process, (double)self->process->costs.turn_ns);
     run_work(self);
-    bool more = trib_reactor_run_posts(&self->base);
-    self->busy_until_ns = *core_free_ns = trib_sim_world_leave(sim);
+    bool more;
+    const int64_t held_ns = run_posts(self, &more);
+    *core_free_ns = trib_sim_world_leave(sim);
+    self->busy_until_ns = *core_free_ns + held_ns;
     self->runs = false;
     if ((more || has_work(self)) && !self->process->frozen) {
         trib_sim_set(sim, &self->turn, self->busy_until_ns);
@@ -169,7 +221,11 @@ static int64_t now_ns(trib_reactor *reactor)
 
 static void wake_reactor(trib_reactor *reactor)
 {
-    schedule_turn(reactor_of(reactor));
+    sim_reactor *self = reactor_of(reactor);
+    if (self->late != NULL) { /* it posts to itself: that is newer than what is late */
+        keep_late(self);
+    }
+    schedule_turn(self);
 }
 
 static sim_timer *state_of(trib_timer *timer)
@@ -346,6 +402,7 @@ trib_sim_process *trib_sim_process_create(trib_sim_machine *machine, const trib_
     self->costs = *costs;
     self->factor = 1;
     self->random = trib_sim_stream_make(machine->sim, label);
+    self->staggers = trib_sim_stream_make(machine->sim, ~label);
     machine->processes++;
     return self;
 }
@@ -409,6 +466,13 @@ void trib_sim_process_slow(trib_sim_process *process, double factor)
 {
     trib_assert(factor > 0);
     process->factor = factor;
+}
+
+void trib_sim_process_stagger(trib_sim_process *process, uint32_t one_in, int64_t longest_ns)
+{
+    trib_assert(longest_ns >= 0);
+    process->stagger_one_in = one_in;
+    process->stagger_ns = longest_ns;
 }
 
 int64_t trib_sim_process_clock(const trib_sim_process *process)

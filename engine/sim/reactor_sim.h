@@ -107,6 +107,10 @@ void trib_sim_process_freeze(trib_sim_process *process, bool frozen);
 void trib_sim_process_jump(trib_sim_process *process, int64_t jump_ns);
 /* All the process's work takes that many times as long from now on. */
 void trib_sim_process_slow(trib_sim_process *process, double factor);
+/* From now on one in so many turns that find posts runs only the older ones of these. The reactor is held up for a
+ * drawn time, and runs the others in its next turn, after what has arrived meanwhile: as if they had come just too
+ * late, or the system had taken the core away from the thread before it looked at them. 0: all run in the next turn. */
+void trib_sim_process_stagger(trib_sim_process *process, uint32_t one_in, int64_t longest_ns);
 /* The time that the process's clock shows. */
 int64_t trib_sim_process_clock(const trib_sim_process *process);
 

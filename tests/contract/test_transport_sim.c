@@ -13,11 +13,12 @@ typedef struct world {
     trib_sim_node *nodes[2];
 } world;
 
-static world *make_world(bool one_node, const trib_sim_weather *weather, uint32_t ahead)
+static world *make_world(bool one_node, const trib_sim_weather *weather, uint32_t ahead, int64_t sent_late_ns)
 {
     world *self = calloc(1, sizeof *self);
     trib_sim_net_config config = trib_sim_net_config_default();
     config.ahead = ahead;
+    config.sent_late_ns = sent_late_ns;
     trib_sim_costs costs = trib_sim_costs_default();
     trib_sim_link link = {.egress_bits = 1000000000, .ingress_bits = 1000000000, .latency_ns = 20000};
     self->sim = trib_sim_create(7);
@@ -37,22 +38,27 @@ static world *make_world(bool one_node, const trib_sim_weather *weather, uint32_
 
 static void *two_nodes(void)
 {
-    return make_world(false, NULL, 0);
+    return make_world(false, NULL, 0, 0);
 }
 
 static void *one_node(void)
 {
-    return make_world(true, NULL, 0);
+    return make_world(true, NULL, 0, 0);
 }
 
 static void *bad_weather(void)
 {
-    return make_world(false, &(trib_sim_weather){.shred_one_in = 3, .delay_one_in = 5, .delay_ns = 3000000}, 0);
+    return make_world(false, &(trib_sim_weather){.shred_one_in = 3, .delay_one_in = 5, .delay_ns = 3000000}, 0, 0);
 }
 
 static void *asking_ahead(void)
 {
-    return make_world(false, &(trib_sim_weather){.shred_one_in = 3}, TRIB_AHEAD_MAX - 1);
+    return make_world(false, &(trib_sim_weather){.shred_one_in = 3}, TRIB_AHEAD_MAX - 1, 0);
+}
+
+static void *reporting_late(void)
+{
+    return make_world(false, &(trib_sim_weather){.shred_one_in = 3}, 0, 5000000);
 }
 
 static void free_world(void *shared)
@@ -106,6 +112,9 @@ int main(void)
     failed += trib_contract_run(&maker);
     maker.name = "simulated network, asking ahead";
     maker.setup = asking_ahead;
+    failed += trib_contract_run(&maker);
+    maker.name = "simulated network, reporting late";
+    maker.setup = reporting_late;
     failed += trib_contract_run(&maker);
     maker.name = "simulated network, one node";
     maker.listen_at = "one:0";

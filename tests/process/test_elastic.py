@@ -9,15 +9,18 @@ import signal
 import subprocess
 import sys
 import tempfile
+from types import SimpleNamespace
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 sys.path.insert(0, os.path.join(HERE, '..', '..', 'api', 'python', 'tributary', 'launch'))
+import elastic  # noqa: E402
 import elastic_bed  # noqa: E402
 import elastic_soak  # noqa: E402
 import python_bed  # noqa: E402
 from cases import alive, comes_true, run_cases  # noqa: E402
 from elastic_bed import WORKER, Job, open_gate  # noqa: E402
+from elastic import Elastic  # noqa: E402
 from link import Link  # noqa: E402
 
 HELLO = python_bed.BUILD + '/examples/hello'
@@ -302,6 +305,26 @@ def silent_host_is_given_up():
     assert 'ended with status 7: no answer within' in events[-1]['text'], events
 
 
+def silent_host_of_the_first_rank_is_given_up():
+    """An attempt needs a port of the first rank's host. One that says nothing is lost, so that the next attempt does
+    without."""
+
+    async def form():
+        link = Link('far', [write('agent', AGENT)], lambda _, event: None)
+        await link.open('127.0.0.1')
+        await link.check(10)
+        job = Elastic.__new__(Elastic)
+        job.workers, job._members, job._waiting = {7: SimpleNamespace(rank=0, link=link)}, {7}, {7: None}
+        await asyncio.wait_for(job._form(), 30)
+        assert link.is_lost and not job._is_forming
+
+    seconds, elastic._HOST_SECONDS = elastic._HOST_SECONDS, 0.1
+    try:
+        asyncio.run(form())
+    finally:
+        elastic._HOST_SECONDS = seconds
+
+
 STOPS = """
 import os, runpy, signal, sys
 from tributary.rendezvous import Rendezvous
@@ -503,6 +526,7 @@ def main():
                 stopped_worker_is_replaced,
                 busy_worker_stays,
                 silent_host_is_given_up,
+                silent_host_of_the_first_rank_is_given_up,
                 worker_stopped_while_it_joins_is_replaced,
                 lost_host_comes_back,
                 too_few_end_the_job,

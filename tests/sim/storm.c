@@ -153,6 +153,16 @@ static void plan_groups(storm *self, uint64_t seed)
     self->what.has_groups = storm_draw(&state, 3) == 0;
 }
 
+/* Posts to a member's reactors, from each other and from the program, come late in half of the jobs. In a quarter
+ * messages are reported as sent when the peer may have answered already. */
+static void plan_staggers(storm *self, uint64_t seed)
+{
+    uint64_t state = seed * 141650939 + 23;
+    (void)storm_draw(&state, 2);
+    self->what.stagger_one_in = storm_draw(&state, 2) == 0 ? 2u << storm_draw(&state, 4) : 0;
+    self->what.sent_late_ns = storm_draw(&state, 4) == 0 ? (int64_t)1000 << storm_draw(&state, 15) : 0;
+}
+
 static void plan(storm *self, const storm_run *how)
 {
     int64_t last_ns = draw_more(self, how->seed, draw_faults(self, how->seed));
@@ -164,6 +174,7 @@ static void plan(storm *self, const storm_run *how)
     plan_devices(self, how->seed);
     plan_groups(self, how->seed);
     storm_plan_lonely_drain(self, how->seed);
+    plan_staggers(self, how->seed);
     for (uint32_t i = 0; i < self->fault_count; i++) {
         const fault *at = &self->faults[i];
         self->hit |= at->kind != START && at->kind != RESET ? at->members : 0;

@@ -30,19 +30,17 @@ static void close_job(sim_job *job, exchange *what)
     free(what->buffer);
 }
 
-/* The operation is on its way to the cores, at one of them, or waits for the tensor's place. */
-static void cancelled_at_each_moment(void **state)
+static void cancel_at_each_moment(uint64_t count)
 {
-    (void)state;
     sim_job *job = open_job();
     exchange what = {.buffer = calloc(COUNT, sizeof(int32_t))};
     for (uint32_t i = 0; i < MOMENTS; i++) {
         char name[16];
         trib_op *op = NULL;
         snprintf(name, sizeof name, "%u", i);
-        (void)sim_bed_declare(job, 1, name, COUNT);
+        (void)sim_bed_declare(job, 1, name, count);
         what.done = 0;
-        sim_bed_begin(job, 0, name, COUNT, &what, 0, &op);
+        sim_bed_begin(job, 0, name, count, &what, 0, &op);
         (void)sim_job_run(job, trib_sim_now(job->sim) + i * SECOND / 1000000, NULL, NULL);
         trib_op_cancel(op);
         trib_op_release(op);
@@ -50,6 +48,20 @@ static void cancelled_at_each_moment(void **state)
         assert_int_equal(what.status, TRIB_CANCELLED);
     }
     close_job(job, &what);
+}
+
+/* The operation is on its way to the cores, at one of them, or waits for the tensor's place. */
+static void cancelled_at_each_moment(void **state)
+{
+    (void)state;
+    cancel_at_each_moment(COUNT);
+}
+
+/* One of the cores has all of it. That core may hear of the end before the first core has sent the operation there. */
+static void cancelled_on_one_core(void **state)
+{
+    (void)state;
+    cancel_at_each_moment(1);
 }
 
 static void deadline(void **state)
@@ -104,6 +116,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cancelled_at_each_moment),
+        cmocka_unit_test(cancelled_on_one_core),
         cmocka_unit_test(deadline),
         cmocka_unit_test(buffers_are_waited_for),
     };

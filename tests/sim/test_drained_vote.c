@@ -88,6 +88,36 @@ static void asked_between_epochs(void **state)
     worker_loss_close(self);
 }
 
+static bool second_epoch_begins(sim_job *job, void *argument)
+{
+    (void)argument;
+    const trib_coordinator *coordinator = job->members[0].engine->coordinator;
+    return coordinator->running && trib_epoch_number(coordinator->roster->epoch) > 1;
+}
+
+/* A worker has yet to get the next roster when the coordinator is lost. So the votes must be a majority of the five
+ * members that were there before, and the server has one, as it has not been let go. */
+static void who_leaves_before_all_have_the_roster_has_a_vote(void **state)
+{
+    (void)state;
+    const setting what = {.workers = WORKERS, .servers = 1, .reactors = 1};
+    bed *self = worker_loss_open(&what, 1);
+    sim_job *job = self->job;
+    sim_job_kill(job, WORKERS - 1);
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 100 * SECOND, is_changing, self));
+    assert_true(sim_job_drain(job, SERVER));
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 100 * SECOND, second_epoch_begins, self));
+    trib_sim_process_freeze(job->members[1].process, true);
+    (void)sim_job_run(job, trib_sim_now(job->sim) + SECOND, NULL, NULL);
+    sim_job_kill(job, 0);
+    trib_sim_process_freeze(job->members[1].process, false);
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 100 * SECOND, server_has_ended, self));
+    assert_int_equal(job->members[SERVER].ended.status, TRIB_OK);
+    (void)sim_job_run(job, trib_sim_now(job->sim) + 100 * SECOND, NULL, NULL);
+    assert_false(job->members[1].ended_told || job->members[2].ended_told);
+    worker_loss_close(self);
+}
+
 static bool may_go(sim_job *job, void *argument)
 {
     (void)argument;
@@ -233,7 +263,7 @@ int main(void)
         cmocka_unit_test(half_is_no_majority),    cmocka_unit_test(half_is_no_majority_after_an_epoch),
         cmocka_unit_test(two_servers_leave),      cmocka_unit_test(all_servers_leave),
         cmocka_unit_test(who_may_go_has_no_vote), cmocka_unit_test(who_is_lost_before_it_may_go_has_a_vote),
-        cmocka_unit_test(asked_between_epochs),
+        cmocka_unit_test(asked_between_epochs),   cmocka_unit_test(who_leaves_before_all_have_the_roster_has_a_vote),
     };
     return cmocka_run_group_tests_name("a drained server's vote", tests, NULL, NULL);
 }

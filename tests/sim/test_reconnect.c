@@ -21,6 +21,15 @@ static sim_job *open_job(uint64_t seed)
     return sim_bed_open(&config);
 }
 
+/* Messages are reported as sent up to 20 ms after the peer has them, as over RDMA: the peer's answers come first. */
+static sim_job *open_late_job(uint64_t seed)
+{
+    sim_job_config config = sim_job_config_default(WORKERS, 1);
+    config.seed = seed;
+    config.net.sent_late_ns = SECOND / 50;
+    return sim_bed_open(&config);
+}
+
 /* Ends the connections for data from workers to the server. Returns their number. */
 static uint32_t break_links(const sim_job *job)
 {
@@ -320,6 +329,21 @@ static void counts_that_cannot_be_are_refused(void **state)
     sim_job_free(job);
 }
 
+/* The peer has proved who it is, and takes the link over, before the frames to which it answers are reported. */
+static void answers_come_before_reports(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        sim_job *job = open_late_job(seed);
+        sum(job, COUNT);
+        sum_in_spite(job, COUNT, 0);
+        sum(job, COUNT);
+        assert_true(count_made_again(job) >= (uint64_t)2 * WORKERS);
+        assert_true(sim_job_close(job, 20 * SECOND));
+        sim_job_free(job);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -327,6 +351,7 @@ int main(void)
         cmocka_unit_test(control_connections_are_patient),   cmocka_unit_test(narrow_links_do_not_break),
         cmocka_unit_test(all_addresses_have_to_refuse),      cmocka_unit_test(last_words_arrive),
         cmocka_unit_test(counts_that_cannot_be_are_refused), cmocka_unit_test(nothing_under_way_is_lost),
+        cmocka_unit_test(answers_come_before_reports),
     };
     return cmocka_run_group_tests_name("reconnect", tests, NULL, NULL);
 }

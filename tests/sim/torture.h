@@ -186,8 +186,8 @@ typedef struct torture_verdict {
 void torture_draw(uint64_t seed, torture_plan *plan);
 /* Draws a cut of one member and breaks of connections, which no operation may notice. */
 void torture_draw_cuts(torture_plan *plan);
-/* Draws workers that leave at once after joining (torture_stutter.c). */
-void torture_draw_prompt(torture_plan *plan);
+/* torture_stutter.c: draws workers that leave at once after joining, and posts and reports of sends that come late. */
+void torture_draw_stutters(torture_plan *plan);
 /* Draws one attack for some of the jobs. */
 void torture_draw_attack(torture_plan *plan);
 /* Returns the size of all sums that a worker of this job gets. */

@@ -47,6 +47,13 @@ static void describe_more(const torture_plan *plan, line *out)
     if (plan->prompt) {
         say(out, "; whoever is done leaves while others are connecting");
     }
+    if (plan->job.stagger_one_in > 0) {
+        say(out, "; one in %u turns leaves posts to the next, by up to %.3f ms", plan->job.stagger_one_in,
+            (double)plan->job.stagger_ns / 1e6);
+    }
+    if (plan->job.net.sent_late_ns > 0) {
+        say(out, "; sends are reported up to %.3f ms late", (double)plan->job.net.sent_late_ns / 1e6);
+    }
     if (plan->early_leaver != TORTURE_NOBODY) {
         say(out, "; rank %u leaves after %u rounds", plan->early_leaver, plan->early_leaver_rounds);
         plan->haste_ns > 0 ? say(out, ", %.3f ms after it began them at most", (double)plan->haste_ns / 1e6) : (void)0;

@@ -494,7 +494,7 @@ void torture_draw(uint64_t seed, torture_plan *plan)
     torture_draw_cuts(plan);
     torture_draw_dispute(plan);
     torture_draw_exchanges(plan);
-    torture_draw_prompt(plan);
+    torture_draw_stutters(plan);
     plan->job.engine.checksum = TRIB_CHECKSUM_ON;
     torture_draw_regroups(plan);
 }

@@ -1,10 +1,13 @@
 /* torture_stutter.c - processes that stand still for moments while the job forms, as on a busy machine: some workers
- * are ready, and even done, before others have connected. See torture.h. */
+ * are ready, and even done, before others have connected. And reactors that stand still before they look at some of the
+ * posts from others of their process, or at what has been sent. See torture.h. */
 #include "tests/sim/torture_internal.h"
 
 #define ONCE_IN 30u         /* events */
 #define UNTIL_NS (300 * MS) /* the job has formed by then, unless a member comes late */
 #define LONGEST_LOG2 15u    /* in microseconds */
+#define LONGEST_STAGGER_LOG2 12u
+#define LATEST_REPORT_LOG2 15u
 
 static void thaw_fired(trib_sim *sim, trib_sim_event *event)
 {
@@ -38,7 +41,7 @@ void torture_stutter(run *self)
 
 /* Workers leave at once after joining, while others are still connecting. An early leaver may have done nothing at all.
  * Processes stand still for moments in which others finish. */
-void torture_draw_prompt(torture_plan *plan)
+static void draw_prompt(torture_plan *plan)
 {
     trib_sim_stream stream = {.state = plan->seed * UINT64_C(0xc2b2ae3d27d4eb4f) + 71};
     const uint32_t early_leaver = (uint32_t)trib_sim_draw_below(&stream, plan->job.workers);
@@ -60,6 +63,35 @@ void torture_draw_prompt(torture_plan *plan)
             plan->tensors[i].rounds = 0;
         }
     }
+}
+
+/* Numbers of its own, so that a seed's other draws do not depend on it. */
+static void draw_staggers(torture_plan *plan)
+{
+    trib_sim_stream stream = {.state = plan->seed * UINT64_C(0xa0761d6478bd642f) + 83};
+    const uint32_t one_in = 2u << trib_sim_draw_below(&stream, 4);
+    const int64_t longest_ns = INT64_C(1000) << trib_sim_draw_below(&stream, LONGEST_STAGGER_LOG2);
+    if (trib_sim_draw_one_in(&stream, 3)) {
+        plan->job.stagger_one_in = one_in;
+        plan->job.stagger_ns = longest_ns;
+    }
+}
+
+/* Messages are reported as sent when the peer has acknowledged them, as over RDMA, or later. */
+static void draw_reports(torture_plan *plan)
+{
+    trib_sim_stream stream = {.state = plan->seed * UINT64_C(0xe7037ed1a0b428db) + 89};
+    const int64_t late_ns = INT64_C(1000) << trib_sim_draw_below(&stream, LATEST_REPORT_LOG2);
+    if (plan->narrow == TORTURE_NOBODY && trib_sim_draw_one_in(&stream, 4)) {
+        plan->job.net.sent_late_ns = late_ns;
+    }
+}
+
+void torture_draw_stutters(torture_plan *plan)
+{
+    draw_prompt(plan);
+    draw_staggers(plan);
+    draw_reports(plan);
 }
 
 bool torture_will_leave(const run *self, uint32_t rank)

@@ -166,7 +166,9 @@ static void on_changed(trib_engine *engine, const trib_membership *now, void *us
     (void)engine;
     worker *me = user;
     assert_int_equal(now->status, TRIB_EPOCH_CHANGED);
-    if (!me->changing && me->index + 1 != me->bed->what->silent) {
+    const bool goes_on =
+        !me->bed->job->members[me->index].closing; /* it may hear of a change after it has begun to end */
+    if (!me->changing && goes_on && me->index + 1 != me->bed->what->silent) {
         advance(me);
     }
 }
@@ -329,6 +331,9 @@ bed *worker_loss_open(const setting *what, uint64_t seed)
     config.engine.peer_timeout_ns = 4 * SECOND;
     config.has_store = what->has_store;
     config.per_machine = what->shares ? 2 : 0;
+    config.stagger_one_in = what->stagger_one_in;
+    config.stagger_ns = STAGGER_NS;
+    config.net.sent_late_ns = what->sent_late_ns;
     bed *self = calloc(1, sizeof *self);
     assert_non_null(self);
     const bool some_join = what->joins > 0 || what->late > 0;

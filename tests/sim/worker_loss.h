@@ -10,6 +10,7 @@
 
 enum { WORKERS_MAX = 5, JOINERS_MAX = 2, ALL_MAX = WORKERS_MAX + JOINERS_MAX, SERVERS_MAX = 3 };
 enum { TENSORS = 4, ROUNDS = 5, COUNT_MAX = 20000, EPOCHS_MAX = 32, DEATHS_MAX = 3 };
+enum { STAGGER_NS = 2000000 }; /* the longest time for which posts come late */
 
 enum { BUG_NONE, BUG_COMMITS_TOO_LATE, BUG_COMMITS_TOO_SOON, BUG_COMMIT_IGNORED, BUG_COUNT };
 extern int worker_loss_planted; /* the bug in this process */
@@ -45,7 +46,9 @@ typedef struct setting {
     bool on_devices;     /* tensors are in the memory of devices, whose jobs and streams take time */
     bool shares;         /* two workers share a machine */
     bool has_groups;     /* in each epoch all workers are a group, so that no server can be spared */
-    uint32_t silent;     /* the number of the worker that never advances, from 1 on; 0: none */
+    uint32_t stagger_one_in; /* one in so many turns leaves posts to the next one; 0: none */
+    int64_t sent_late_ns;    /* messages are reported as sent so much later at most */
+    uint32_t silent;         /* the number of the worker that never advances, from 1 on; 0: none */
 } setting;
 
 typedef struct bed {

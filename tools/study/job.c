@@ -133,6 +133,7 @@ static trib_status place_member(sim_job *job, sim_member *member, const char *na
         }
     }
     trib_sim_node_host(member->node, member->process);
+    trib_sim_process_stagger(member->process, given->stagger_one_in, given->stagger_ns);
     return TRIB_OK;
 }
 

@@ -23,6 +23,8 @@ typedef struct sim_job_config {
     const uint32_t *machine_of; /* by member, servers too: any member of its machine; NULL: as per_machine says */
     bool links_apart; /* members of a shared machine have own links nevertheless, so that a fault can hit one alone */
     trib_sim_costs costs;
+    uint32_t stagger_one_in; /* posts between reactors of a process: see trib_sim_process_stagger */
+    int64_t stagger_ns;
     trib_sim_net_config net;
     trib_sim_link link; /* link of every node; tweak may change that of one */
     /* Further links of every node, each in a network of its own, up to the first one without a rate. */

@@ -44,6 +44,9 @@ typedef struct trib_sim_net_config {
     /* Messages that a receiver is asked about while an earlier payload arrives, 0 to TRIB_AHEAD_MAX - 1: their headers
      * come early, as over RDMA. */
     uint32_t ahead;
+    /* `sent` is reported by so much later at most, drawn for each batch: a device reports it when the peer has
+     * acknowledged the message, as over RDMA. The answer may come first. 0: when the kernel has the message. */
+    int64_t sent_late_ns;
 } trib_sim_net_config;
 
 trib_sim_net_config trib_sim_net_config_default(void);

@@ -24,6 +24,8 @@
 static void run_connected(trib_reactor *reactor, trib_sim_work *work);
 static void run_read(trib_reactor *reactor, trib_sim_work *work);
 static void run_write(trib_reactor *reactor, trib_sim_work *work);
+static void run_sent(trib_reactor *reactor, trib_sim_work *work);
+static void report_due(trib_sim *sim, trib_sim_event *event);
 static void run_end(trib_reactor *reactor, trib_sim_work *work);
 static void post_write(trib_reactor *reactor, trib_post *post);
 static void connect_arrived(trib_sim *sim, trib_sim_event *event);
@@ -37,6 +39,8 @@ static void end_init(sim_pair *pair, uint8_t index)
     end->connect_work.run = run_connected;
     end->read_work.run = run_read;
     end->write_work.run = run_write;
+    end->sent_work.run = run_sent;
+    end->report.fired = report_due;
     end->end_work.run = run_end;
     end->write_post.run = post_write;
     sim_port *port = sim_is_local(pair) ? &end->node->local : &end->machine->wire;
@@ -221,6 +225,19 @@ static void run_write(trib_reactor *reactor, trib_sim_work *work)
     trib_sim_stream_write(end);
 }
 
+static void run_sent(trib_reactor *reactor, trib_sim_work *work)
+{
+    (void)reactor;
+    trib_sim_stream_report(trib_container_of(work, sim_end, sent_work));
+}
+
+static void report_due(trib_sim *sim, trib_sim_event *event)
+{
+    (void)sim;
+    sim_end *end = trib_container_of(event, sim_end, report);
+    trib_sim_reactor_give(sim_reactor_of(end), &end->sent_work);
+}
+
 void trib_sim_end_writable(sim_end *end)
 {
     /* As with TCP_NOTSENT_LOWAT, half of the limit must be free again, not only the first byte. */
@@ -318,6 +335,9 @@ static void run_end(trib_reactor *reactor, trib_sim_work *work)
     sim_end *end = trib_container_of(work, sim_end, end_work);
     const trib_transport_upcalls *upcalls = end->transport->base.upcalls;
     trib_assert(end->state == SIM_ENDING);
+    trib_sim_clear(end->pair->net->sim, &end->report);
+    trib_sim_reactor_take_back(reactor, &end->sent_work);
+    trib_sim_stream_end_report(end);
     trib_send_queue_return(&end->sends, &end->base, end->end_status);
     upcalls->closed(&end->base, end->end_status, end->reason);
     trib_assert(end->sends.head == NULL);

@@ -132,7 +132,9 @@ struct sim_end {
     sim_pair *pair;
     sim_transport *transport;      /* NULL: not accepted */
     trib_sim_node *node, *machine; /* machine: the node whose link in the connection's network is used */
-    trib_sim_work connect_work, read_work, write_work, end_work;
+    trib_sim_work connect_work, read_work, write_work, sent_work, end_work;
+    trib_sim_event report;  /* gives sent_work, if `sent` is reported late */
+    trib_send_queue handed; /* messages that the kernel has, and that are not reported yet */
     trib_post write_post;
     sim_state state;
     trib_send_queue sends;
@@ -211,6 +213,10 @@ void trib_sim_end_reset(sim_end *end, const char *reason);
 /* ---- sim_stream.c ---- */
 /* Hands queued messages to the kernel, as far as it accepts them. */
 void trib_sim_stream_write(sim_end *end);
+/* Reports the messages that the kernel has, where that is late. */
+void trib_sim_stream_report(sim_end *end);
+/* The connection ends: reports those messages if the peer has read them, or leaves them to be returned as unsent. */
+void trib_sim_stream_end_report(sim_end *end);
 /* Reads a part of the arrived bytes, and reports the messages in it. */
 void trib_sim_stream_read(sim_end *end);
 

@@ -90,6 +90,55 @@ static void message_complete(sim_flow *flow, const trib_send *send)
     }
 }
 
+/* The kernel has the message. */
+static void report_sent(sim_end *end, trib_send *send)
+{
+    const trib_sim_net *net = end->pair->net;
+    if (net->config.sent_late_ns == 0) {
+        end->transport->base.upcalls->sent(&end->base, send, TRIB_OK);
+        return;
+    }
+    trib_send_queue_add(&end->handed, send);
+    if (!trib_sim_event_is_set(&end->report) && !end->sent_work.queued) {
+        const int64_t late_ns =
+            (int64_t)trib_sim_draw_below(&end->pair->net->stream, (uint64_t)net->config.sent_late_ns + 1);
+        trib_sim_set(net->sim, &end->report, trib_sim_now(net->sim) + late_ns);
+    }
+}
+
+/* Ends a connection that was closed, and has nothing to report any more. */
+static void end_flushed(sim_end *end)
+{
+    if (end->state == SIM_FLUSHING && end->sends.head == NULL && end->handed.head == NULL) {
+        end->lingers = true;
+        trib_sim_end_begin(end, TRIB_OK, "closed by this side");
+    }
+}
+
+void trib_sim_stream_report(sim_end *end)
+{
+    trib_send_queue handed = end->handed;
+    end->handed = (trib_send_queue){.head = NULL};
+    while (handed.head != NULL && (end->state == SIM_OPEN || end->state == SIM_FLUSHING)) {
+        end->transport->base.upcalls->sent(&end->base, trib_send_queue_take(&handed), TRIB_OK);
+    }
+    trib_send_queue_move(&handed, &end->handed);
+    end->handed = handed;
+    end_flushed(end);
+}
+
+void trib_sim_stream_end_report(sim_end *end)
+{
+    const sim_flow *flow = sim_flow_from(end);
+    const bool has_all = !flow->broken && !sim_flow_is_waiting(flow);
+    for (trib_send *send; has_all && (send = trib_send_queue_take(&end->handed)) != NULL;) {
+        end->transport->base.upcalls->sent(&end->base, send, TRIB_OK);
+    }
+    trib_send_queue_move(&end->handed, &end->sends);
+    end->sends = end->handed;
+    end->handed = (trib_send_queue){.head = NULL};
+}
+
 /* Hands the kernel as many bytes as it has room for; returns their number. */
 static size_t hand_to_kernel(sim_end *end)
 {
@@ -113,7 +162,7 @@ static size_t hand_to_kernel(sim_end *end)
         end->head_sent = 0;
         (void)trib_send_queue_take(&end->sends);
         trib_counter_add(&end->transport->stats.messages_sent, 1);
-        end->transport->base.upcalls->sent(&end->base, send, TRIB_OK);
+        report_sent(end, send);
         if (end->state != SIM_OPEN && end->state != SIM_FLUSHING) {
             break;
         }
@@ -152,10 +201,7 @@ void trib_sim_stream_write(sim_end *end)
         trib_sim_flow_ready(sim_flow_from(end));
     }
     end->want_write = end->sends.head != NULL;
-    if (end->state == SIM_FLUSHING && end->sends.head == NULL) {
-        end->lingers = true;
-        trib_sim_end_begin(end, TRIB_OK, "closed by this side");
-    }
+    end_flushed(end);
 }
 
 /* ---- Receiving ---- */

@@ -210,6 +210,7 @@ class Elastic(Driver):
         chosen += sorted(self._newcomers())
         try:
             first = self.workers[chosen[0]].link
+            asyncio.ensure_future(first.check(_HOST_SECONDS))  # all would wait for a host that says nothing
             coordinator = '%s:%d' % (first.address, await first.free_port())
         except (HostLost, IndexError):
             return  # the next step looks again
