@@ -114,6 +114,7 @@ def horovod_and_byteps_names(python):
     program = (
         'import horovod.torch as hvd, horovod.torch.elastic as elastic, horovod.common.exceptions as e\n'
         'assert e.HorovodInternalError is hvd.HorovodInternalError and elastic.run is hvd.elastic.run; '
+        'assert hvd.mpi_ops.Sum is hvd.Sum and hvd.mpi_ops.allreduce is hvd.allreduce; '
         'hvd.init(); print("alias")'
     )
     assert python_bed.run_workers(python, 2, '-c', program, options=('--as', 'horovod')).count('alias') == 2
