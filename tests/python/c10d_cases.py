@@ -215,6 +215,10 @@ def deadlines(rank, size):
             assert 'deadline' in str(problem), problem  # its own, or that of a rank that has withdrawn
             continue
         raise AssertionError('an operation ended within 1 ns')
+    late = dist.all_reduce(torch.ones(9), group=group, async_op=True)
+    while not late.is_completed():
+        os.sched_yield()
+    assert not late.is_success() and 'deadline' in str(late.exception()), late.exception()
     dist.barrier()
 
 
@@ -247,6 +251,35 @@ def futures(rank, size):
     finally:
         threading.Thread.start = start
     assert (first == size**2).all()
+
+
+def polled(rank, size):
+    """A program that has seen the end of a collective reads its result, and does not wait."""
+    own, parts = torch.full((3,), rank + 1.0), torch.arange(2.0 * size) + rank
+    columns, listed = torch.empty(2, size)[:, ::2], [torch.empty(3) for _ in range(size)]
+    total, numbers, whole = own.clone(), torch.full((2,), 5 * rank), torch.empty(3 * size)
+    part, received, strided = torch.empty(2), torch.empty(2 * size), columns.copy_(torch.ones_like(columns) + rank)
+    works = [
+        dist.reduce(total, 0, async_op=True),
+        dist.all_reduce(numbers, dist.ReduceOp.AVG, async_op=True),
+        dist.all_reduce(strided, async_op=True),
+        dist.all_gather(listed, own, async_op=True),
+        dist.all_gather_into_tensor(whole, own, async_op=True),
+        dist.reduce_scatter_tensor(part, parts, async_op=True),
+        dist.all_to_all_single(received, parts, async_op=True),
+    ]
+    for work in works:
+        while not work.is_completed():
+            os.sched_yield()
+        assert work.is_success() and work.exception() is None
+    every = [torch.arange(2.0 * size) + r for r in range(size)]
+    mine = slice(2 * rank, 2 * rank + 2)
+    assert total.tolist() == [sum(range(1, size + 1)) if rank == 0 else total[0]] * 3, total
+    assert numbers.tolist() == [sum(5 * r for r in range(size)) // size] * 2, numbers
+    assert (strided == sum(range(1, size + 1))).all(), strided
+    assert torch.stack(listed)[:, 0].tolist() == list(range(1, size + 1)), listed
+    assert torch.equal(whole, torch.cat(listed)) and torch.equal(part, sum(every)[mine])
+    assert torch.equal(received, torch.cat([each[mine] for each in every]))
 
 
 def callbacks(rank, size):
@@ -403,6 +436,7 @@ if __name__ == '__main__':
         places,
         deadlines,
         futures,
+        polled,
         callbacks,
         disagreements,
         no_sum_is_of_different_calls,

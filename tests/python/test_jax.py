@@ -15,9 +15,12 @@ import python_bed  # noqa: E402
 from cases import PIPES, ends_of, job_settings, run_cases  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-# Our names of XLA's structs and fields beside XLA's own.
+# Our names of XLA's structs and fields beside XLA's own. XLA has renamed the first one, which its frames point to.
 LAYOUT = {
-    'xla_extension': ('XLA_FFI_Extension_Base', {'type': 'type', 'next': 'next'}),
+    'xla_extension': (
+        '__typeof__(*((XLA_FFI_CallFrame *)0)->extension_start)',
+        {'type': 'type', 'next': 'next'},
+    ),
     'xla_api_version': ('XLA_FFI_Api_Version', {'major': 'major_version', 'minor': 'minor_version'}),
     'xla_metadata': ('XLA_FFI_Metadata', {'api_version': 'api_version', 'traits': 'traits'}),
     'xla_metadata_extension': ('XLA_FFI_Metadata_Extension', {'metadata': 'metadata'}),

@@ -65,7 +65,7 @@ def all_cases(python, workers, *options):
 def backend(python):
     command = [python, '-m', 'torch.distributed.run', '--nproc-per-node', '3', HERE + '/c10d_cases.py']
     output = python_bed.run(command, python_bed.environment())
-    assert output.count('is right') == 39, output[-1500:]
+    assert output.count('is right') == 42, output[-1500:]
 
 
 def backend_without_an_import(python):
@@ -115,6 +115,7 @@ def horovod_and_byteps_names(python):
     program = (
         'import horovod.torch as hvd, horovod.torch.elastic as elastic, horovod.common.exceptions as e\n'
         'assert e.HorovodInternalError is hvd.HorovodInternalError and elastic.run is hvd.elastic.run; '
+        'assert hvd.mpi_ops.Sum is hvd.Sum and hvd.mpi_ops.allreduce is hvd.allreduce; '
         'hvd.init(); print("alias")'
     )
     assert python_bed.run_workers(python, 2, '-c', program, options=('--as', 'horovod')).count('alias') == 2

@@ -45,7 +45,7 @@ from ..job import (
 )
 from ..process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from ..reductions import Adasum, Average, Max, Min, Product, Sum
-from . import elastic
+from . import elastic, mpi_ops
 from .byteps_ops import (
     byteps_push_pull,
     byteps_torch_set_num_grads,
@@ -169,6 +169,7 @@ __all__ = [
     'local_size',
     'mpi_built',
     'mpi_enabled',
+    'mpi_ops',
     'mpi_threads_supported',
     'nccl_built',
     'poll',

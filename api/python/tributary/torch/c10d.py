@@ -20,6 +20,7 @@ from ..engine import Engine
 from ..errors import ArgumentError, TributaryError, UnsupportedError
 from . import device, exchange, futures, places
 from .elements import contiguous, is_plain
+from .handles import raise_unseen
 
 _REDUCTIONS = [
     (dist.ReduceOp.SUM, _abi.TRIB_SUM),
@@ -86,10 +87,15 @@ class Work(dist._Work if hasattr(dist, '_Work') else dist.Work):
         self.wait()
 
     def is_completed(self):
-        return self._handle.done()
+        if not self._handle.done():
+            return False
+        raise_unseen()
+        with contextlib.suppress(RuntimeError):  # exception() has it
+            self.wait()  # makes the result, as the caller may read it without another call
+        return True
 
     def is_success(self):
-        return self._handle.done() and self._exception is None
+        return self.is_completed() and self._exception is None
 
     def exception(self):
         return self._exception
