@@ -326,7 +326,6 @@ struct trib_engine {
     trib_closed_cb closed_cb;
     void *closed_user;
     trib_post ready_post, ended_post, closed_post; /* user callbacks; run on core 0 or in trib_engine_dispatch */
-    trib_timer close_timer;
 
     struct trib_tensor *tensors_by_name; /* uthash */
     struct trib_tensor *barrier_tensor;
