@@ -20,11 +20,6 @@ TRIB_CHECKED trib_status trib_api_hold_op(const trib_op *handle, trib_op **op_ou
 TRIB_CHECKED trib_status trib_api_find_tensor(const trib_tensor *handle, trib_tensor **tensor_out, trib_error *error);
 
 /* Handles as the caller sees them. */
-static inline trib_op *trib_api_op_handle(uintptr_t handle)
-{
-    return (trib_op *)handle; /* NOLINT(performance-no-int-to-ptr): it is never followed */
-}
-
 static inline trib_tensor *trib_api_tensor_handle(uintptr_t handle)
 {
     return (trib_tensor *)handle; /* NOLINT(performance-no-int-to-ptr): it is never followed */

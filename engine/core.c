@@ -174,7 +174,8 @@ static trib_status connect_all(trib_core *core, trib_error *error)
     return TRIB_OK;
 }
 
-void trib_core_roster(trib_reactor *reactor, trib_post *post)
+/* Posted to every core when the job has formed. */
+static void take_roster(trib_reactor *reactor, trib_post *post)
 {
     (void)post;
     trib_core *core = reactor->owner;
@@ -386,7 +387,8 @@ static void tick(trib_reactor *reactor, trib_timer *timer)
     trib_timer_arm(reactor, timer, now_ns + CLOSING_TICK_NS);
 }
 
-void trib_core_ended(trib_reactor *reactor, trib_post *post)
+/* Posted to every core when the job has ended. */
+static void take_end(trib_reactor *reactor, trib_post *post)
 {
     (void)post;
     trib_core *core = reactor->owner;
@@ -423,8 +425,8 @@ void trib_core_ended(trib_reactor *reactor, trib_post *post)
 static void prepare(trib_core *core, trib_engine *engine, trib_reactor *reactor)
 {
     trib_core_init(core, engine, reactor, &incoming_upcalls);
-    core->roster_post.run = trib_core_roster;
-    core->ended_post.run = trib_core_ended;
+    core->roster_post.run = take_roster;
+    core->ended_post.run = take_end;
 }
 
 static trib_status begin_epoch(trib_core *core, trib_error *error)

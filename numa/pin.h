@@ -6,15 +6,8 @@
 
 #include "numa/place.h"
 
-/* Pins the calling thread to that CPU, by the operating system's number. TRIB_INVALID (below 0), TRIB_NO_MEMORY,
- * TRIB_SYSTEM (no such CPU, or not allowed here): then the thread stays where it was. */
-TRIB_CHECKED trib_status trib_pin_thread(int32_t cpu);
-
 /* Lets a thread of this process, by the operating system's number, run on these CPUs only. TRIB_INVALID: there are
  * none; TRIB_SYSTEM: no such thread, or not allowed here. Then the thread runs where it did. */
 trib_status trib_pin_among(pid_t thread, const trib_place_cpus *cpus);
-
-/* Names the calling thread for ps, top and gdb; longer names are cut to 15 bytes. */
-void trib_name_thread(const char *name);
 
 #endif

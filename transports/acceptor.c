@@ -78,7 +78,8 @@ static void accept_ready(trib_reactor *reactor, trib_io *io, unsigned events)
     }
 }
 
-void trib_acceptor_open(trib_acceptor *acceptor, int fd)
+/* Starts to accept on a socket that listens; the acceptor owns the descriptor. */
+static void open_acceptor(trib_acceptor *acceptor, int fd)
 {
     trib_fork_own(fd);
     acceptor->io = (trib_io){.ready = accept_ready, .user = acceptor, .fd = fd};
@@ -87,7 +88,8 @@ void trib_acceptor_open(trib_acceptor *acceptor, int fd)
     trib_io_watch(acceptor->reactor, &acceptor->io, TRIB_IO_READ);
 }
 
-void trib_acceptor_close(trib_acceptor *acceptor)
+/* Closes the acceptor, once. */
+static void close_acceptor(trib_acceptor *acceptor)
 {
     trib_assert(!acceptor->is_closed);
     acceptor->is_closed = true;
@@ -124,10 +126,10 @@ void trib_socket_listener_open(trib_socket_listener *listener, trib_transport *t
     listener->acceptor.closed = free_listener;
     listener->open_count = open_count;
     ++*open_count;
-    trib_acceptor_open(&listener->acceptor, fd);
+    open_acceptor(&listener->acceptor, fd);
 }
 
 void trib_socket_listener_close(trib_listener *base)
 {
-    trib_acceptor_close(&((trib_socket_listener *)base)->acceptor);
+    close_acceptor(&((trib_socket_listener *)base)->acceptor);
 }

@@ -3,7 +3,7 @@
  *
  * Invariants
  * - An acceptor that is closed inside `accepted` calls `closed` after that has returned; otherwise it does so inside
- *   trib_acceptor_close.
+ *   trib_socket_listener_close.
  * - When the process lacks descriptors or memory the acceptor waits on a timer: the pending connection would otherwise
  *   make the loop spin. The log says so once a minute, and the reactor knows since when.
  */
@@ -36,10 +36,6 @@ struct trib_acceptor {
     bool is_accepting, is_closed; /* is_accepting: inside the loop that calls `accepted` */
 };
 
-/* Starts to accept on a socket that listens; the acceptor owns the descriptor. */
-void trib_acceptor_open(trib_acceptor *acceptor, int fd);
-/* Closes the acceptor, once. */
-void trib_acceptor_close(trib_acceptor *acceptor);
 /* For an owner that cannot make use of an accepted connection: logs the shortage that errno's number names. */
 void trib_acceptor_note_shortage(trib_acceptor *acceptor, int error);
 

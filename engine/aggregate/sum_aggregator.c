@@ -128,16 +128,6 @@ uint32_t trib_summation_keys(const trib_summation *self)
     return self->keys.count;
 }
 
-uint64_t trib_summation_bytes_in(const trib_summation *self)
-{
-    return self->bytes_in;
-}
-
-uint64_t trib_summation_bytes_out(const trib_summation *self)
-{
-    return self->bytes_out;
-}
-
 /* ---- Opening and closing ---- */
 
 static void *zeroed(size_t size)

@@ -51,7 +51,6 @@ static void hand_to(trib_summation *self, sum_chunk *chunk, trib_sum_buffer *sum
     what.late = round->late == NULL ? NULL : round->late->is_late;
     sum->references++;
     round->references++;
-    self->bytes_out += sum->size;
     self->config.sum_ready(self->config.user, receiver, &what, sum);
 }
 

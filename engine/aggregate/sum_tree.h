@@ -181,7 +181,6 @@ struct trib_summation {
     trib_dtype neutral_dtype;
     trib_reduce neutral_reduce;
     uint32_t blocks_out; /* blocks that are not in a free list */
-    uint64_t bytes_in, bytes_out;
 };
 
 /* ---- sum_aggregator.c ---- */

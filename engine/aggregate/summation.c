@@ -313,7 +313,6 @@ static void take_in(trib_summation *self, sum_round *round, const trib_contribut
         const bool is_last = ++chunk->arrived == self->config.contributor_count;
         trib_assert(chunk->arrived <= self->config.contributor_count);
         trib_assert(round->counts[what->contributor] <= round->what.chunk_count);
-        self->bytes_in += payload.data != NULL ? what->size : 0;
         trib_sum_chunk_add(self, round, what, payload, spare);
         round->chunks_done += is_last;
         if (is_last && round->chunks_done == round->what.chunk_count && round->refused == TRIB_OK) {

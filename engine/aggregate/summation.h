@@ -200,10 +200,7 @@ bool trib_summation_is_idle(const trib_summation *self);
  * until all have heard of it, except those for which is_gone returns true. Otherwise a late contributor would hear
  * of the departure instead. */
 bool trib_summation_owes(const trib_summation *self, uint32_t contributor, trib_is_gone *is_gone);
-/* Bytes of contributions that were accepted, and of sums that were handed out. */
 /* Keys that have not been forgotten, or of which something is being sent. */
 uint32_t trib_summation_keys(const trib_summation *self);
-uint64_t trib_summation_bytes_in(const trib_summation *self);
-uint64_t trib_summation_bytes_out(const trib_summation *self);
 
 #endif

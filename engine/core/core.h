@@ -148,9 +148,6 @@ static inline bool trib_core_is_here(const trib_core *core)
 {
     return core->engine->env.on_thread(core->reactor);
 }
-/* Posted to every core when the job has formed, and when it has ended. */
-void trib_core_roster(trib_reactor *reactor, trib_post *post);
-void trib_core_ended(trib_reactor *reactor, trib_post *post);
 
 /* worker.c: links to the servers, and the frames that arrive on them. */
 extern const trib_link_upcalls trib_worker_upcalls;
@@ -159,8 +156,6 @@ void trib_worker_close(trib_core *core);
 void trib_worker_joined(trib_core *core);      /* the last link is READY: waiting operations may run */
 void trib_worker_check_stall(trib_core *core); /* at every tick: worker_stall.c */
 void trib_worker_fail_all(trib_core *core, trib_status status, const char *text);
-TRIB_CHECKED trib_status trib_worker_header(trib_link *link, const trib_frame *frame, trib_recv_target *target,
-                                            trib_error *error);
 TRIB_CHECKED trib_status trib_worker_received(trib_link *link, const trib_frame *frame, const void *payload,
                                               bool in_place, trib_error *error);
 

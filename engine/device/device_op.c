@@ -91,6 +91,36 @@ static void end_job(trib_op *op)
     atomic_fetch_sub(&engine->device_jobs, 1);
 }
 
+/* The post of an op_core whose input has come, or has failed. */
+static void take_input(trib_reactor *reactor, trib_post *post)
+{
+    trib_core *core = reactor->owner;
+    trib_op_core *op_core = trib_container_of(post, trib_op_core, input_post);
+    trib_op *op = op_core->op;
+    trib_tensor *tensor = op->tensor;
+    const bool is_used = !core->ended && atomic_load(&tensor->placed); /* later core 0 may free the tensor's tasks */
+    trib_tensor_core *mine = is_used ? trib_tensor_core_of(core, tensor) : NULL;
+    if (op_core->core == core && mine != NULL && mine->active == op_core) {
+        if (atomic_load(&op->device->input) == TRIB_INPUT_FAILED) {
+            trib_worker_abort_active(core, op_core);
+        }
+        for (uint32_t i = 0; i < mine->task_count && mine->active == op_core; i++) {
+            trib_task *task = &mine->tasks[i];
+            if (trib_pipeline_waits_in(task, TRIB_STAGE_INPUT)) {
+                trib_pipeline_resume(core, task); /* the other tasks began after the input had come */
+            }
+        }
+    }
+    if (mine != NULL) {
+        trib_worker_start_next(core, tensor);
+    }
+    const unsigned posts_left = atomic_fetch_sub(&op->device->posts_left, 1);
+    trib_assert(posts_left > 0);
+    if (posts_left == 1) {
+        end_job(op);
+    }
+}
+
 /* Core 0: the input is there, or will not come. */
 static void tell_cores(trib_op *op, bool is_there)
 {
@@ -103,7 +133,7 @@ static void tell_cores(trib_op *op, bool is_there)
     atomic_store(&op->device->posts_left, cores > 1 ? op->tensor->cores_used : 1);
     for (uint32_t i = 0; i < cores; i++) {
         if (i == 0 || trib_tensor_is_used(op->tensor, i)) {
-            op->cores[i].input_post.run = trib_device_input_arrived;
+            op->cores[i].input_post.run = take_input;
             trib_reactor_post(engine->reactors[i].reactor, &op->cores[i].input_post);
         }
     }
@@ -262,35 +292,6 @@ void trib_device_op_begin(trib_op *op, void *marker)
     device->wait.source = op->input;
     device->wait.target = op->tensor->device->staging;
     device->wait.bytes = device->ahead_bytes;
-}
-
-void trib_device_input_arrived(trib_reactor *reactor, trib_post *post)
-{
-    trib_core *core = reactor->owner;
-    trib_op_core *op_core = trib_container_of(post, trib_op_core, input_post);
-    trib_op *op = op_core->op;
-    trib_tensor *tensor = op->tensor;
-    const bool is_used = !core->ended && atomic_load(&tensor->placed); /* later core 0 may free the tensor's tasks */
-    trib_tensor_core *mine = is_used ? trib_tensor_core_of(core, tensor) : NULL;
-    if (op_core->core == core && mine != NULL && mine->active == op_core) {
-        if (atomic_load(&op->device->input) == TRIB_INPUT_FAILED) {
-            trib_worker_abort_active(core, op_core);
-        }
-        for (uint32_t i = 0; i < mine->task_count && mine->active == op_core; i++) {
-            trib_task *task = &mine->tasks[i];
-            if (trib_pipeline_waits_in(task, TRIB_STAGE_INPUT)) {
-                trib_pipeline_resume(core, task); /* the other tasks began after the input had come */
-            }
-        }
-    }
-    if (mine != NULL) {
-        trib_worker_start_next(core, tensor);
-    }
-    const unsigned posts_left = atomic_fetch_sub(&op->device->posts_left, 1);
-    trib_assert(posts_left > 0);
-    if (posts_left == 1) {
-        end_job(op);
-    }
 }
 
 /* ---- Copies ahead of failed operations ---- */

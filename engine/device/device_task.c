@@ -30,7 +30,8 @@ void trib_device_submit(trib_core *core, trib_device_task *device, trib_device_j
     core->engine->env.device->submit(core->engine->device, job);
 }
 
-void trib_device_release(trib_core *core, trib_task *task)
+/* Drops a hold. Settles the task if it has failed; resumes it if it waits for its last hold. */
+static void release_hold(trib_core *core, trib_task *task)
 {
     trib_task_release(core, task, TRIB_HOLD_DEVICE);
     if (trib_task_is_open(task) && task->held[TRIB_HOLD_DEVICE] == 0 && task->device->awaits_jobs) {
@@ -68,7 +69,7 @@ bool trib_device_job_back(trib_core *core, trib_device_task *device, const trib_
                      trib_pipeline_stage_name(task), job->text);
         abort_round(core, task);
     }
-    trib_device_release(core, task);
+    release_hold(core, task);
     return ok;
 }
 
@@ -97,7 +98,7 @@ static void handle_order_answer(trib_reactor *reactor, trib_post *post)
     trib_device_fail_if_job_lost(task->op_core->op, status);
     trib_op_fail(task->op_core->op, status, "a collective was called off (%s)", trib_status_text(status));
     abort_round(core, task);
-    trib_device_release(core, task);
+    release_hold(core, task);
 }
 
 /* ---- GPUDirect ---- */

@@ -99,8 +99,6 @@ bool trib_device_keeps(const trib_tensor *tensor);
 void trib_device_decode_there(const trib_core *core, trib_task *task);
 /* The device had no memory for a codec (trib_device_job.was_full). Says so in the log, once. */
 void trib_device_note_full(trib_core *core, const trib_task *task);
-/* Drops a hold. Settles the task if it has failed; resumes it if it waits for its last hold. */
-void trib_device_release(trib_core *core, trib_task *task);
 /* Drops the hold of a job that is back, and fails its operation if the job has failed. Returns false if the job or its
  * task has failed. */
 bool trib_device_job_back(trib_core *core, trib_device_task *device, const trib_device_job *job);
@@ -141,8 +139,6 @@ static inline uint64_t trib_device_label(const trib_op *op, uint32_t slice)
 {
     return (uint64_t)op->tensor->id << 32 ^ (uint64_t)op->round << 16 ^ slice;
 }
-/* The post of a node whose input has come, or has failed. */
-void trib_device_input_arrived(trib_reactor *reactor, trib_post *post);
 /* Any core: an operation with a copy ahead has failed here. The operation is complete when that copy is over. */
 void trib_device_ahead_failed(trib_op *op);
 

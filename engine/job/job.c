@@ -387,12 +387,6 @@ void trib_job_reopened(trib_engine *engine)
     pthread_mutex_unlock(&engine->mutex);
 }
 
-bool trib_loss_ends_job(const trib_cause *cause)
-{
-    trib_assert(!trib_status_is_orderly(cause->status));
-    return true; /* in this version a job needs all its members */
-}
-
 bool trib_job_survives(const trib_engine *engine, const trib_cause *cause)
 {
     const trib_roster *roster = engine->roster;
@@ -414,7 +408,8 @@ void trib_job_member_lost(trib_engine *engine, const trib_cause *cause)
             cause->subject < roster->member_count && cause->subject != engine->member_id) {
             engine->hooks->member_suspected(engine, cause->subject);
         }
-    } else if (trib_loss_ends_job(cause)) {
+    } else {
+        trib_assert(!trib_status_is_orderly(cause->status));
         trib_job_end(engine, cause);
     }
 }

@@ -327,7 +327,6 @@ struct trib_engine {
     trib_closed_cb closed_cb;
     void *closed_user;
     trib_post ready_post, ended_post, closed_post; /* user callbacks; run on core 0 or in trib_engine_dispatch */
-    trib_timer close_timer;
 
     struct trib_tensor *tensors_by_name; /* uthash */
     struct trib_tensor *barrier_tensor;
@@ -376,9 +375,6 @@ struct trib_engine {
 
 /* Any core: ends the job on this engine with that cause. Only the first call counts. */
 void trib_job_end(trib_engine *engine, const trib_cause *cause);
-/* Returns true if the job ends because of that loss. This function alone decides it, for members and for the
- * coordinator; the coordinator decides which member is to blame (engine/membership/verdict.h). */
-bool trib_loss_ends_job(const trib_cause *cause);
 /* Returns true if the cause is the loss of a server that costs no operation: the job goes on without that server. */
 bool trib_job_survives(const trib_engine *engine, const trib_cause *cause);
 /* Any core: a member or the coordinator is lost. */

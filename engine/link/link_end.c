@@ -50,8 +50,9 @@ static bool must_wait(const trib_link *link, const trib_cause *cause)
            link->redial.survives && trib_status_is_orderly(cause->status);
 }
 
+/* Ends one connection of a link, for that cause. */
 /* NOLINTNEXTLINE(misc-no-recursion): see trib_link_send_copy */
-void trib_link_close_one(trib_link *link, bool flush, const trib_cause *cause)
+static void close_one(trib_link *link, bool flush, const trib_cause *cause)
 {
     if (link->state == TRIB_LINK_CLOSING || link->leaving) {
         if (!flush && link->leaving) {
@@ -109,7 +110,7 @@ void trib_link_close_for(trib_link *link, bool flush, const trib_cause *cause)
     }
     for (uint32_t i = 0; i < trib_link_connections(link); i++) {
         if (trib_link_connection(link, i) != NULL) {
-            trib_link_close_one(trib_link_connection(link, i), flush, &copy);
+            close_one(trib_link_connection(link, i), flush, &copy);
         }
     }
 }
@@ -143,7 +144,7 @@ static void main_closed(trib_link *link)
         }
         /* An orderly peer ends the other connection by itself, after frames that are still to come. */
         if (!trib_link_is_ending(other) && (!link->bye || !trib_link_is_up(other))) {
-            trib_link_close_one(other, false, &link->end);
+            close_one(other, false, &link->end);
         } else if (other->state == TRIB_LINK_READY) {
             trib_link_handshake_arm(other); /* bounds the wait for the peer's end */
         }

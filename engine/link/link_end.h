@@ -10,8 +10,6 @@
 
 #include "engine/link/link.h"
 
-/* Ends one connection of a link, for that cause. */
-void trib_link_close_one(trib_link *link, bool flush, const trib_cause *cause);
 /* The post of a link that has no connection and ends. */
 void trib_link_end_without_connection(trib_reactor *reactor, trib_post *post);
 /* The transport's upcall. */

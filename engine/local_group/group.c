@@ -161,7 +161,8 @@ void trib_group_drop_failures(trib_local_group *group)
 
 /* ---- Orders ---- */
 
-void trib_group_end_for_failure(trib_local_group *group, const trib_tensor *tensor, const trib_device_job *job)
+/* Ends the job, because a collective failed here and other ranks' devices wait for it. */
+static void end_for_failure(trib_local_group *group, const trib_tensor *tensor, const trib_device_job *job)
 {
     char text[TRIB_ERROR_TEXT_SIZE];
     snprintf(text, sizeof text, "tensor \"%.80s\": a collective of the machine's GPUs failed: %s", tensor->name,
@@ -184,7 +185,7 @@ static void take_collective_back(trib_reactor *reactor, trib_post *post)
         trib_reactor_defer(reactor, &group->pump_post);
     }
     if (job->status != TRIB_OK && job->status != TRIB_CLOSED) {
-        trib_group_end_for_failure(group, device->task->tensor, job);
+        end_for_failure(group, device->task->tensor, job);
     }
     job->post.run = trib_device_collective_done;
     trib_reactor_post(trib_device_task_core(device)->reactor, &job->post);
@@ -294,7 +295,8 @@ trib_status trib_group_leader_takes_ready(trib_local_group *group, uint32_t loca
     return status;
 }
 
-uint32_t trib_group_variant_of(const trib_op *op)
+/* Returns a number for the operation's reduction or root, which is the same on all ranks. */
+static uint32_t variant_of(const trib_op *op)
 {
     const uint32_t root = op->device->root;
     return root != TRIB_NO_MEMBER ? TRIB_REDUCE_COUNT + root : (uint32_t)op->reduce;
@@ -309,7 +311,7 @@ static trib_announcement announcement_of(const trib_device_task *device)
                                .kind = kind_of(device->announced_job),
                                .priority = op->priority,
                                .bytes = device->slice_bytes,
-                               .variant = trib_group_variant_of(op),
+                               .variant = variant_of(op),
                                .step = op->step};
 }
 

@@ -60,10 +60,6 @@ TRIB_CHECKED trib_status trib_group_leader_takes_ready(trib_local_group *group, 
 void trib_group_reached_leader(trib_local_group *group);
 /* Drops failures that the leader was not told of, because the job is over. */
 void trib_group_drop_unnotified(trib_local_group *group);
-/* Ends the job, because a collective failed here and other ranks' devices wait for it. */
-void trib_group_end_for_failure(trib_local_group *group, const trib_tensor *tensor, const trib_device_job *job);
-/* Returns a number for the operation's reduction or root, which is the same on all ranks. */
-uint32_t trib_group_variant_of(const trib_op *op);
 /* Reads an announcement. Returns false if the frame is malformed. */
 bool trib_group_read(const trib_frame *frame, trib_announcement *what_out);
 

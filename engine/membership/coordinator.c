@@ -62,7 +62,8 @@ void trib_coordinator_take_loss(trib_coordinator *self, const trib_cause *cause)
     }
     if (trib_formation_survives(self, cause)) {
         trib_formation_end_epoch(self, cause);
-    } else if (trib_loss_ends_job(cause)) {
+    } else {
+        trib_assert(!trib_status_is_orderly(cause->status));
         trib_coordinator_end_job(self, cause);
     }
 }

@@ -7,7 +7,7 @@
 #include "engine/base/hash.h"
 #include "engine/server/server_sum.h"
 
-bool trib_server_rank_has_joined(const trib_engine *engine, uint32_t rank)
+static bool rank_has_joined(const trib_engine *engine, uint32_t rank)
 {
     return atomic_load(&engine->join.ranks_joined) > 0 && atomic_load(&engine->join.has_joined[rank]);
 }
@@ -19,11 +19,11 @@ bool trib_server_has_joined(const trib_server_sum *sum, uint32_t contributor, co
         return false;
     }
     if (sum->level != TRIB_SUM_HOST) {
-        return trib_server_rank_has_joined(engine, trib_server_sum_rank(sum, contributor, what));
+        return rank_has_joined(engine, trib_server_sum_rank(sum, contributor, what));
     }
     bool have_all = true; /* a machine contributes until its last worker has joined */
     for (uint32_t i = 0; i < sum->rank_step && have_all; i++) {
-        have_all = trib_server_rank_has_joined(engine, sum->rank_first + contributor * sum->rank_step + i);
+        have_all = rank_has_joined(engine, sum->rank_first + contributor * sum->rank_step + i);
     }
     return have_all;
 }

@@ -123,7 +123,6 @@ uint32_t trib_server_stall_chunk(const trib_core *core, uint32_t missing_rank);
 bool trib_server_is_gone(const trib_core *core, uint32_t rank, uint32_t round, char *text, size_t size);
 
 /* ---- server_joined.c ---- */
-bool trib_server_rank_has_joined(const trib_engine *engine, uint32_t rank);
 /* True if the contributor has no more data; it hears of no round until all have joined. */
 bool trib_server_has_joined(const trib_server_sum *sum, uint32_t contributor, const trib_contribution *what);
 /* Lets workers that have joined contribute neutral elements to the round of a frame, or to all rounds (NULL). To a

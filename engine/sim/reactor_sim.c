@@ -358,11 +358,6 @@ void trib_sim_machine_free(trib_sim_machine *machine)
     free(machine);
 }
 
-trib_sim_costs trib_sim_costs_none(void)
-{
-    return (trib_sim_costs){.wake_ns = 0};
-}
-
 trib_sim_costs trib_sim_costs_default(void)
 {
     return (trib_sim_costs){
@@ -414,11 +409,6 @@ void trib_sim_process_free(trib_sim_process *process)
         process->machine->processes--;
         free(process);
     }
-}
-
-trib_sim *trib_sim_process_world(const trib_sim_process *process)
-{
-    return process->sim;
 }
 
 void trib_sim_process_attach(trib_sim_process *process, void *node)

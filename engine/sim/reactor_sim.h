@@ -87,14 +87,11 @@ trib_sim_costs trib_sim_costs_default(void);
 /* The default costs on a machine whose network adapter moves the bytes (RDMA): a message costs only the work on its
  * header. */
 trib_sim_costs trib_sim_costs_rdma(void);
-/* Costs of a world in which everything is free and happens at once. */
-trib_sim_costs trib_sim_costs_none(void);
 
 /* `label` tells apart the random numbers of processes of one world. Returns NULL when out of memory. */
 trib_sim_process *trib_sim_process_create(trib_sim_machine *machine, const trib_sim_costs *costs, uint64_t label);
 /* The process's reactors must be gone. */
 void trib_sim_process_free(trib_sim_process *process);
-trib_sim *trib_sim_process_world(const trib_sim_process *process);
 /* Pointer for the simulated network: its node of this process. */
 void trib_sim_process_attach(trib_sim_process *process, void *node);
 void *trib_sim_process_attached(const trib_sim_process *process);

@@ -29,6 +29,12 @@ static bool ask(trib_tracer *tracer, int64_t now_ns)
     return true;
 }
 
+/* True if this process keeps the membership, so that other clocks are compared with this one. */
+static bool is_reference(const trib_engine *engine)
+{
+    return engine->coordinator != NULL || engine->member == NULL;
+}
+
 /*
  * Notes that data begins to move. A question that meets no data on its way gives a far better answer than others. So
  * the tracer asks when nothing has moved before, for example at the beginning of a step. A timer that waits for such
@@ -40,7 +46,7 @@ void trib_tracer_data_began(trib_core *core, int64_t at_ns)
     if (core->reactor->index == 0) {
         const bool quiet = at_ns - tracer->active_ns >= CLOCK_QUIET_NS;
         tracer->active_ns = at_ns;
-        if (quiet && at_ns - tracer->asked_ns >= CLOCK_BETWEEN_NS && !trib_tracer_is_reference(tracer->engine)) {
+        if (quiet && at_ns - tracer->asked_ns >= CLOCK_BETWEEN_NS && !is_reference(tracer->engine)) {
             (void)ask(tracer, at_ns);
         }
     }
@@ -56,14 +62,9 @@ static void ask_for_time(trib_reactor *reactor, trib_timer *timer)
     }
 }
 
-bool trib_tracer_is_reference(const trib_engine *engine)
-{
-    return engine->coordinator != NULL || engine->member == NULL;
-}
-
 static void begin_asking(trib_tracer *tracer)
 {
-    if (!trib_tracer_is_reference(tracer->engine)) {
+    if (!is_reference(tracer->engine)) {
         trib_reactor *reactor = tracer->engine->cores[0].reactor;
         trib_assert(trib_core_is_here(&tracer->engine->cores[0]));
         tracer->questions = 0;

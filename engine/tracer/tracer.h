@@ -69,8 +69,6 @@ TRIB_CHECKED trib_status trib_tracer_write(trib_engine *engine, const char *path
 /* A thread that may block: writes the file of the configuration as far as the recording has come, if there is anything
  * new. Nothing before the job has formed, because a server has no number yet, and nothing after the end. */
 void trib_tracer_flush(trib_engine *engine);
-/* True if this process keeps the membership, so that other clocks are compared with this one. */
-bool trib_tracer_is_reference(const trib_engine *engine);
 /* Checks at the start of a recording that the file can be made, because an error hours later would be too late.
  * TRIB_SYSTEM: the file cannot be made. Defined in trace_file.c. */
 TRIB_CHECKED trib_status trib_trace_file_check(const char *path, trib_error *error);

@@ -138,7 +138,6 @@ _Static_assert(TRIB_FRAME_COUNT <= 256, "a header has one byte for the type");
 #define TRIB_VOTE_BYTES 8u    /* bytes of each tensor in VOTE and ELECTED */
 /* Each entry of JOIN_DONE and JOIN_OVER: a trib_join_entry, a number, and a count. */
 #define TRIB_JOIN_ENTRY_BYTES 12u
-#define TRIB_JOIN_ENTRIES_MAX (TRIB_PAYLOAD_MAX / TRIB_JOIN_ENTRY_BYTES) /* entries that fit in a frame */
 #define TRIB_JOIN_LAST 1u     /* aux of JOIN_DONE, chunk of JOINED and JOIN_OVER: no frame follows about this */
 #define TRIB_JOINED_NOBODY 1u /* root of JOINED: all have joined, so from now on nobody has */
 typedef enum trib_join_entry {

@@ -375,7 +375,6 @@ TRIB_CHECKED bool trib_tensor_make_tasks(trib_tensor *tensor);
 TRIB_CHECKED bool trib_tensor_take_tasks(trib_tensor *tensor);
 /* Fills in the task of the partition and advances *bits past the words that it uses. */
 void trib_tensor_make_task(trib_tensor *tensor, uint32_t partition, trib_task *task, uint64_t **bits);
-uint32_t trib_tensor_partition_count(uint64_t bytes, uint32_t partition_bytes);
 /* Frees what a placement has allocated. */
 void trib_tensor_free_parts(trib_tensor *tensor);
 void trib_tensors_free(trib_engine *engine);

@@ -142,8 +142,3 @@ uint32_t trib_tensor_partition_bytes_slow(const trib_roster *roster, uint64_t by
     }
     return fair;
 }
-
-uint32_t trib_tensor_partition_count(uint64_t bytes, uint32_t partition_bytes)
-{
-    return bytes == 0 ? 1 : (uint32_t)((bytes + partition_bytes - 1) / partition_bytes);
-}

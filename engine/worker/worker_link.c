@@ -285,7 +285,7 @@ static void sum_abandoned(trib_link *link, const trib_recv_claim *recv_claim)
     trib_task_release(link->core, recv_claim->what, TRIB_HOLD_RECEIVE);
 }
 
-trib_status trib_worker_header(trib_link *link, const trib_frame *frame, trib_recv_target *target, trib_error *error)
+static trib_status check_header(trib_link *link, const trib_frame *frame, trib_recv_target *target, trib_error *error)
 {
     trib_core *core = link->core;
     if (trib_frame_is_partial(frame)) {
@@ -481,7 +481,7 @@ trib_status trib_worker_received(trib_link *link, const trib_frame *frame, const
 
 const trib_link_upcalls trib_worker_upcalls = {
     .ready = worker_ready,
-    .header = trib_worker_header,
+    .header = check_header,
     .received = trib_worker_received,
     .closed = worker_link_closed,
 };

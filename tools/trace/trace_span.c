@@ -21,7 +21,6 @@ typedef struct table {
 
 typedef struct walk {
     trace_run *run;
-    uint64_t span_capacity;
     table spans, sums;
     sum_state *states;
     uint64_t state_count, state_capacity;

@@ -20,7 +20,8 @@ static uint32_t round_up(uint32_t bytes)
     return (bytes + SHM_ALIGN - 1) & ~(SHM_ALIGN - 1);
 }
 
-uint32_t trib_shm_record_bytes(uint32_t behind)
+/* Bytes that a record takes with so many bytes behind it. */
+static uint32_t record_bytes(uint32_t behind)
 {
     return SHM_ALIGN + round_up(behind);
 }
@@ -80,7 +81,7 @@ static void write_record_head(unsigned char *ring, uint64_t position, const shm_
 
 unsigned char *trib_shm_out_reserve(shm_out *out, shm_record record, uint32_t behind, bool *broken)
 {
-    uint32_t bytes = trib_shm_record_bytes(behind);
+    uint32_t bytes = record_bytes(behind);
     trib_assert(bytes <= SHM_RING_BYTES / 2);
     uint32_t at = (uint32_t)(out->head % SHM_RING_BYTES);
     uint32_t skip = at + bytes > SHM_RING_BYTES ? SHM_RING_BYTES - at : 0;
@@ -144,7 +145,7 @@ static shm_found read_record(shm_in *in, shm_record *record_out, const unsigned 
     if (behind == UINT32_MAX) {
         return SHM_BROKEN;
     }
-    const uint32_t bytes = trib_shm_record_bytes(behind);
+    const uint32_t bytes = record_bytes(behind);
     if (bytes > SHM_RING_BYTES - at || (in->peer_is_over && bytes > in->end - in->tail)) {
         return SHM_BROKEN;
     }

@@ -92,9 +92,6 @@ typedef enum shm_found { SHM_NOTHING, SHM_RECORD, SHM_BROKEN } shm_found;
 /* side 0 fills the first ring. segment: SHM_SEGMENT_BYTES, all zero at first. */
 void trib_shm_rings_open(void *segment, unsigned side, shm_out *out, shm_in *in);
 
-/* Bytes that a record takes with so many bytes behind it. */
-uint32_t trib_shm_record_bytes(uint32_t behind);
-
 /* Reserves a record with so many bytes behind it. Returns where these go; NULL if there is no room now, or, with
  * *broken set, if the peer's words are invalid. trib_shm_out_commit makes it visible to the peer. */
 unsigned char *trib_shm_out_reserve(shm_out *out, shm_record record, uint32_t behind, bool *broken);

@@ -102,8 +102,6 @@ typedef struct trib_sim_weather {
 } trib_sim_weather;
 
 void trib_sim_net_weather(trib_sim_net *net, const trib_sim_weather *weather);
-/* Returns how many bits have flipped on the way. */
-uint64_t trib_sim_net_flips(const trib_sim_net *net);
 
 /* A forged message that is put into a stream. The network frees the payload. */
 typedef struct trib_sim_forged {

@@ -15,11 +15,6 @@ void trib_sim_net_weather(trib_sim_net *net, const trib_sim_weather *weather)
     net->weather = *weather;
 }
 
-uint64_t trib_sim_net_flips(const trib_sim_net *net)
-{
-    return net->flips;
-}
-
 void trib_sim_net_forge(trib_sim_net *net, trib_sim_forge *forge, void *user)
 {
     net->forge = forge;

@@ -69,7 +69,6 @@ struct trib_sim_net {
     struct sim_message *free_messages; /* by next */
     uint32_t transports;
     uint32_t asked;        /* calls of offloads */
-    uint64_t flips;        /* bits that have flipped on the way */
     trib_sim_forge *forge; /* NULL: no message is forged */
     void *forge_user;
 };
@@ -235,8 +234,6 @@ void trib_sim_message_give(trib_sim_net *net, sim_message *message);
 void trib_sim_flow_reset(sim_flow *flow);
 /* True if the two ends reach each other, both ways. */
 bool trib_sim_reachable(const sim_pair *pair);
-/* True if the flow's bytes reach the other end. */
-bool trib_sim_passes(const sim_flow *flow);
 /* Looks at the pair again, because something that kept its flows from passing has changed. */
 void trib_sim_pair_look(sim_pair *pair);
 int64_t trib_sim_latency(const sim_pair *pair);

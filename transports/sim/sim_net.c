@@ -167,7 +167,8 @@ static bool shuns(const trib_sim_node *node, const trib_sim_node *other)
     return other->index < 64 && (node->shuns >> other->index & 1) != 0;
 }
 
-bool trib_sim_passes(const sim_flow *flow)
+/* True if the flow's bytes reach the other end. */
+static bool flow_passes(const sim_flow *flow)
 {
     const sim_pair *pair = flow->pair;
     return !pair->forgotten && pair->ends[0].node->group == pair->ends[1].node->group &&
@@ -177,7 +178,7 @@ bool trib_sim_passes(const sim_flow *flow)
 
 bool trib_sim_reachable(const sim_pair *pair)
 {
-    return trib_sim_passes(&pair->flows[0]) && trib_sim_passes(&pair->flows[1]);
+    return flow_passes(&pair->flows[0]) && flow_passes(&pair->flows[1]);
 }
 
 int64_t trib_sim_latency(const sim_pair *pair)
@@ -260,7 +261,7 @@ static bool may_send(const sim_flow *flow)
     bool open = flow->window_used < flow->pair->net->config.window_bytes;
     bool has_data = flow->unsent > 0 && open;
     bool has_end = flow->unsent == 0 && flow->finished && !flow->ended;
-    return !flow->broken && (has_data || has_end) && trib_sim_passes(flow);
+    return !flow->broken && (has_data || has_end) && flow_passes(flow);
 }
 
 void trib_sim_flow_ready(sim_flow *flow)
@@ -379,7 +380,7 @@ void trib_sim_flow_reset(sim_flow *flow)
 static void acknowledge_bytes(sim_flow *flow, uint32_t bytes)
 {
     trib_assert(flow->window_used >= bytes);
-    if (!trib_sim_passes(&flow->pair->flows[1 - flow->from])) {
+    if (!flow_passes(&flow->pair->flows[1 - flow->from])) {
         flow->unheard += bytes;
         return;
     }
@@ -421,7 +422,7 @@ static void take_data(sim_flow *flow, uint32_t bytes)
     }
     flow->arrived += bytes;
     flow->arrived_ns = trib_sim_now(flow->pair->net->sim);
-    if (trib_sim_passes(&flow->pair->flows[1 - flow->from])) {
+    if (flow_passes(&flow->pair->flows[1 - flow->from])) {
         flow->progress_ns =
             flow->arrived_ns; /* the receiver's kernel acknowledges, also for a process that stands still */
     }

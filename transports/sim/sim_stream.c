@@ -15,10 +15,9 @@
 
 /* ---- Sending ---- */
 
-static void flip(trib_sim_net *net, void *bytes, uint64_t bit)
+static void flip(void *bytes, uint64_t bit)
 {
     ((unsigned char *)bytes)[bit / 8] ^= (unsigned char)(1u << bit % 8);
-    net->flips++;
 }
 
 /* Draws whether a bit of the message flips on its way, and which: in the header, or, three times as often, in the
@@ -32,7 +31,7 @@ static void draw_flip(const sim_flow *flow, sim_message *message)
         return;
     }
     if (message->payload_size == 0 || trib_sim_draw_one_in(&net->stream, 4)) {
-        flip(net, message->header, trib_sim_draw_below(&net->stream, header_bits));
+        flip(message->header, trib_sim_draw_below(&net->stream, header_bits));
     } else {
         message->flips = true;
         message->flip_bit = (uint32_t)trib_sim_draw_below(&net->stream, (uint64_t)message->payload_size * 8);
@@ -85,7 +84,7 @@ static void message_complete(sim_flow *flow, const trib_send *send)
         trib_assert(flow->tail->payload != NULL);
         memcpy(flow->tail->payload, send->payload, send->payload_size);
         if (flow->tail->flips) {
-            flip(flow->pair->net, flow->tail->payload, flow->tail->flip_bit);
+            flip(flow->tail->payload, flow->tail->flip_bit);
         }
     }
 }

@@ -471,10 +471,3 @@ void trib_fault_get_counts(const trib_transport *transport, trib_fault_counts *c
 {
     *counts_out = ((const fault_transport *)transport)->counts;
 }
-
-void trib_fault_set(trib_transport *transport, const trib_fault_config *config)
-{
-    if (is_valid(config)) {
-        ((fault_transport *)transport)->config = *config;
-    }
-}

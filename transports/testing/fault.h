@@ -41,8 +41,4 @@ TRIB_CHECKED trib_status trib_fault_open(const trib_fault_config *config, trib_f
 /* Reads the number of faults so far. On the reactor's thread. */
 void trib_fault_get_counts(const trib_transport *transport, trib_fault_counts *counts_out);
 
-/* Sets other faults from now on; the random sequence goes on. All zero: none. Ignores a config that trib_fault_open
- * would reject. */
-void trib_fault_set(trib_transport *transport, const trib_fault_config *config);
-
 #endif

@@ -239,23 +239,34 @@ class Engine:
         if self._handle is None:
             raise NotInitializedError(self._refusal)
 
-    def _submit(self, function, params, handle):
+    def _submit(self, function, value=None, **fields):
+        """Submits an operation that needs no tensor, and returns it."""
+        params, handle = initialised(_abi.trib_op_params(), lib.trib_op_params_init), ctypes.c_void_p()
+        for field, content in fields.items():
+            setattr(params, field, content)
         with self._lock:
             self._check()
-            call(function, self._handle, params, ctypes.byref(handle))
+            call(function, self._handle, ctypes.byref(params), ctypes.byref(handle))
+        operation = Operation(self, handle, None, value)
+        self._live.add(operation)
+        return operation
+
+    def _read(self, function, struct):
+        """Has the engine fill in a struct, and returns it."""
+        struct.struct_size = ctypes.sizeof(struct)
+        with self._lock:
+            self._check()
+            status = function(self._handle, ctypes.byref(struct))
+        if status < 0:
+            raise error_of(status, '')
+        return struct
 
     def _forget(self, operation):
         self._live.discard(operation)
 
     def info(self) -> Any:
         """Returns what the engine knows of the job."""
-        info = _abi.trib_engine_info(struct_size=ctypes.sizeof(_abi.trib_engine_info))
-        with self._lock:
-            self._check()
-            status = lib.trib_engine_get_info(self._handle, ctypes.byref(info))
-        if status < 0:
-            raise error_of(status, '')
-        return info
+        return self._read(lib.trib_engine_get_info, _abi.trib_engine_info())
 
     def loss_undoes(self) -> bool:
         """True if the loss of a worker may undo operations that are under way: the coordinator's process has
@@ -275,13 +286,7 @@ class Engine:
 
     def stats(self) -> Any:
         """Returns the engine's counters, a trib_stats."""
-        stats = _abi.trib_stats(struct_size=ctypes.sizeof(_abi.trib_stats))
-        with self._lock:
-            self._check()
-            status = lib.trib_engine_get_stats(self._handle, ctypes.byref(stats))
-        if status < 0:
-            raise error_of(status, '')
-        return stats
+        return self._read(lib.trib_engine_get_stats, _abi.trib_stats())
 
     def declare(
         self,
@@ -408,36 +413,20 @@ class Engine:
 
     def barrier(self, group: int | None = None) -> None:
         """Waits until all workers, or all of a group, have called it."""
-        handle = ctypes.c_void_p()
-        params = initialised(_abi.trib_op_params(), lib.trib_op_params_init)
-        params.group = group
-        self._submit(lib.trib_barrier, ctypes.byref(params), handle)
-        operation = Operation(self, handle, None, None)
-        self._live.add(operation)
-        operation.wait()
+        self._submit(lib.trib_barrier, group=group).wait()
 
     def checkpoint(self, step: int = 0, timeout: float | None = None) -> Operation:
         """Returns an operation that completes at a boundary at which a program may save its state (trib_checkpoint): on
         all workers all that was submitted before is over, and was the same. All workers call it, with the number of the
         step that is done. Its value is a Boundary. timeout: seconds; None: the job's."""
-        handle = ctypes.c_void_p()
-        params = initialised(_abi.trib_op_params(), lib.trib_op_params_init)
-        params.step, params.timeout_ns = step, 0 if timeout is None else max(1, int(timeout * 1e9))
-        self._submit(lib.trib_checkpoint, ctypes.byref(params), handle)
-        operation = Operation(self, handle, None, boundary_of)
-        self._live.add(operation)
-        return operation
+        timeout_ns = 0 if timeout is None else max(1, int(timeout * 1e9))
+        return self._submit(lib.trib_checkpoint, boundary_of, step=step, timeout_ns=timeout_ns)
 
     def join(self) -> int:
         """This worker has no more data: waits until all have none, and returns the rank that joined last (trib_join).
         Until then the others' all-reduces go on without it."""
-        last, handle = ctypes.c_int32(-1), ctypes.c_void_p()
-        params = initialised(_abi.trib_op_params(), lib.trib_op_params_init)
-        params.output = ctypes.addressof(last)
-        self._submit(lib.trib_join, ctypes.byref(params), handle)
-        operation = Operation(self, handle, None, last)
-        self._live.add(operation)
-        operation.wait()
+        last = ctypes.c_int32(-1)
+        self._submit(lib.trib_join, last, output=ctypes.addressof(last)).wait()
         self.turns.clear()  # workers that joined before have counted less
         return last.value
 

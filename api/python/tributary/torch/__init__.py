@@ -8,49 +8,17 @@
 tributary.torch.c10d is a backend for torch.distributed, tributary.torch.hooks a communication hook for its DDP.
 """
 
+from .. import basics
+from ..basics import *
 from ..checkpoint import CheckpointError
-from ..errors import (
-    ArgumentError,
-    HostsUpdatedInterrupt,
-    JobLostError,
-    MismatchError,
-    NotInitializedError,
-    TributaryError,
-    UnsupportedError,
-)
-from ..job import (
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    resume,
-    rocm_built,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-    suspend,
-)
-from ..process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from ..errors import HostsUpdatedInterrupt
+from ..job import shutdown
 from ..reductions import Adasum, Average, Max, Min, Product, Sum
 from . import elastic, mpi_ops
 from .byteps_ops import (
     byteps_push_pull,
     byteps_torch_set_num_grads,
     declare,
-    get_pushpull_speed,
     push_pull,
     push_pull_async,
     push_pull_async_inplace,
@@ -96,32 +64,20 @@ from .parallel import DistributedDataParallel
 from .sparse import sparse_allreduce_async
 from .sync_batch_norm import SyncBatchNorm
 
-# Horovod's name for the error after which a job begins anew.
-HorovodInternalError = JobLostError
-
 __all__ = [
     'Adasum',
-    'ArgumentError',
     'Average',
     'CheckpointError',
     'Compression',
     'CrossBarrier',
     'DistributedDataParallel',
     'DistributedOptimizer',
-    'HorovodInternalError',
     'HostsUpdatedInterrupt',
-    'JobLostError',
     'Max',
     'Min',
-    'MismatchError',
-    'NotInitializedError',
-    'ProcessSet',
     'Product',
     'Sum',
     'SyncBatchNorm',
-    'TributaryError',
-    'UnsupportedError',
-    'add_process_set',
     'allgather',
     'allgather_async',
     'allgather_object',
@@ -141,17 +97,8 @@ __all__ = [
     'broadcast_parameters',
     'byteps_push_pull',
     'byteps_torch_set_num_grads',
-    'ccl_built',
-    'cross_rank',
-    'cross_size',
-    'cuda_built',
-    'ddl_built',
     'declare',
     'elastic',
-    'get_pushpull_speed',
-    'global_process_set',
-    'gloo_built',
-    'gloo_enabled',
     'grouped_allgather',
     'grouped_allgather_async',
     'grouped_allreduce',
@@ -161,35 +108,20 @@ __all__ = [
     'grouped_reducescatter',
     'grouped_reducescatter_async',
     'init',
-    'is_homogeneous',
-    'is_initialized',
     'join',
     'load_checkpoint',
-    'local_rank',
-    'local_size',
-    'mpi_built',
-    'mpi_enabled',
     'mpi_ops',
-    'mpi_threads_supported',
-    'nccl_built',
     'poll',
     'push_pull',
     'push_pull_async',
     'push_pull_async_inplace',
     'push_pull_group_sync_inplace',
     'push_pull_inplace',
-    'rank',
     'reducescatter',
     'reducescatter_async',
-    'remove_process_set',
-    'resume',
-    'rocm_built',
     'save_checkpoint',
     'shutdown',
-    'size',
     'sparse_allreduce_async',
-    'start_timeline',
-    'stop_timeline',
-    'suspend',
     'synchronize',
 ]
+__all__ += basics.__all__
