@@ -46,7 +46,7 @@ static void run_work(trib_reactor *reactor, trib_sim_work *work)
 
 static void open_bed(bed *self, uint64_t seed)
 {
-    const trib_sim_costs costs = trib_sim_costs_none();
+    const trib_sim_costs costs = {0};
     *self = (bed){.sim = trib_sim_create(seed), .work.run = run_work, .own.run = run_own};
     self->machine = trib_sim_machine_create(self->sim, 1);
     self->process = trib_sim_process_create(self->machine, &costs, 0);
