@@ -44,14 +44,15 @@ def choose() -> None:
 def choose_at(place: places.Place) -> dict[str, Any]:
     """Does the same for a process whose place on its machine is known; returns the engine's settings for it. A GPU that
     several programs have used was not chosen: CUDA begins with the first one."""
+    if 'TRIB_DEVICE_COUNT' in os.environ:  # the environment says which processes are a machine's
+        choose()
+        return {}
     if not _may_choose() or not _has_each_one(place.count):
         return {}
     if not place.has_own_gpu:
         gpus = range(torch.cuda.device_count())
         free = [gpu for gpu in gpus if places.name_of(gpu) not in place.taken] or gpus
         torch.cuda.set_device(free[place.turn % len(free)])
-    if 'TRIB_DEVICE_COUNT' in os.environ:  # the environment says which processes are a machine's
-        return {'device': 'cuda'}
     if not place.is_even:  # a machine of its own, as NCCL sums only within machines that are alike
         return {'device': 'cuda'}
     return {'device': 'cuda', 'local_rank': place.index, 'local_size': place.count}
