@@ -71,7 +71,7 @@ class trib_tensor_desc(ctypes.Structure):
     __slots__ = ()
     _fields_ = layout('''u32 struct_size flags; text name; i32 dtype priority; u64 count; pointer shape;
         u32 dims; i32 layout; pointer splits; u64 row; pointer group; u32 split_count quorum;
-        text codec; u32 name_length reserved''')
+        text codec; u32 name_length name_begin''')
 
 
 class trib_result(ctypes.Structure):
