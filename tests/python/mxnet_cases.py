@@ -444,6 +444,11 @@ def operations_that_mxnet_keeps(rank, size):
     assert ['has not freed 2 operations' in str(one.message) for one in told] == [True], told
 
 
+def modules_of_horovod(rank, size):
+    """Scripts name them as attributes, without an import of their own."""
+    assert trib.mpi_ops.allreduce is trib.allreduce and trib.functions.broadcast_object is trib.broadcast_object
+
+
 def functions_have_type_hints(rank, size):
     count, untyped = python_bed.untyped(trib)
     assert count > 15 and not untyped, untyped
@@ -452,7 +457,8 @@ def functions_have_type_hints(rank, size):
 if __name__ == '__main__':
     trib.init()
     cases = reductions, scaling, predivides, grouped, sets, trains, codecs, gathers, compression, deferred
-    for case in (*cases, operations_that_mxnet_keeps, functions_have_type_hints, suspended_and_resumed, errors):
+    cases = *cases, operations_that_mxnet_keeps, modules_of_horovod, functions_have_type_hints, suspended_and_resumed
+    for case in (*cases, errors):
         case(trib.rank(), trib.size())
         print('worker %d of %d: %s is right' % (trib.rank(), trib.size(), case.__name__), flush=True)
     trib.shutdown()
