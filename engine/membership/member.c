@@ -409,10 +409,7 @@ static void member_closed(trib_link *link, trib_status status, const char *reaso
         trib_member_lose_coordinator(member, &cause);
     } else if (status == TRIB_UNAUTHORIZED || status == TRIB_PROTOCOL ||
                (member->has_begun && !atomic_load(&core->engine->changing) && !trib_member_is_joiner(core->engine))) {
-        char text[TRIB_ERROR_TEXT_SIZE];
-        snprintf(text, sizeof text, "could not join at %.100s: %.250s", core->engine->coordinator_address, why);
-        cause = trib_cause_about(status, TRIB_CAUSE_NOTE, TRIB_SUBJECT_COORDINATOR, 0, core->engine->member_id, text);
-        trib_job_end(core->engine, &cause);
+        trib_member_fail_to_join(member, link, status, why);
     } else {
         snprintf(member->last_problem, sizeof member->last_problem, "%.380s", why);
         trib_member_note_awaited(core->engine);

@@ -50,6 +50,8 @@ void trib_member_watch_coordinator(trib_reactor *reactor, trib_timer *timer);
 void trib_member_try_to_connect(trib_reactor *reactor, trib_timer *timer);
 /* Runs when the join_deadline timer fires. */
 void trib_member_join_deadline_passed(trib_reactor *reactor, trib_timer *timer);
+/* Ends the engine: the link to the coordinator has ended before the member joined, and another try would not help. */
+void trib_member_fail_to_join(trib_member *member, const trib_link *link, trib_status status, const char *why);
 /* Looks the coordinator's name up again, because it is out of reach and may have other addresses by now. */
 void trib_member_resolve_coordinator(trib_member *member);
 /* A PING says whether this member waits for a boundary of a job that is under way. */

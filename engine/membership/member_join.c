@@ -166,6 +166,29 @@ void trib_member_try_to_connect(trib_reactor *reactor, trib_timer *timer)
     }
 }
 
+#define HINT_SIZE (TRIB_COORDINATOR_SOURCE_SIZE + 64)
+
+/* What to do where another than the coordinator, or nobody, listens at its address. */
+static const char *hint_at_address(const trib_engine *engine, char text[HINT_SIZE])
+{
+    text[0] = '\0';
+    if (engine->coordinator == NULL) {
+        snprintf(text, HINT_SIZE, "; %s must say where rank 0 runs, on all members", engine->coordinator_source);
+    }
+    return text;
+}
+
+void trib_member_fail_to_join(trib_member *member, const trib_link *link, trib_status status, const char *why)
+{
+    trib_engine *engine = member->core->engine;
+    char text[TRIB_ERROR_TEXT_SIZE], hint[HINT_SIZE];
+    snprintf(text, sizeof text, "could not join at %.100s: %.200s%s", engine->coordinator_address, why,
+             link->session.is_established ? "" : hint_at_address(engine, hint));
+    const trib_cause cause =
+        trib_cause_about(status, TRIB_CAUSE_NOTE, TRIB_SUBJECT_COORDINATOR, 0, engine->member_id, text);
+    trib_job_end(engine, &cause);
+}
+
 void trib_member_join_deadline_passed(trib_reactor *reactor, trib_timer *timer)
 {
     trib_member *member = timer->user;
@@ -194,15 +217,13 @@ void trib_member_join_deadline_passed(trib_reactor *reactor, trib_timer *timer)
         trib_timer_arm(reactor, timer, trib_now(reactor) + VERDICT_NS);
         return;
     }
-    char text[TRIB_ERROR_TEXT_SIZE], why[TRIB_REASON_MAX];
+    char text[TRIB_ERROR_TEXT_SIZE], why[TRIB_REASON_MAX], hint[HINT_SIZE];
     if (!reached) {
         int64_t shortage_ns = 0;
         const int shortage = engine->coordinator != NULL ? trib_reactor_find_shortage(reactor, &shortage_ns) : 0;
-        snprintf(text, sizeof text, "could not reach the coordinator at %s (transport %s) within %.1f s: %.200s%s%s%s",
+        snprintf(text, sizeof text, "could not reach the coordinator at %s (transport %s) within %.1f s: %.200s%s",
                  engine->coordinator_address, engine->config.transport, (double)engine->config.join_timeout_ns / 1e9,
-                 shortage != 0 ? trib_log_reason(shortage, why) : member->last_problem,
-                 engine->coordinator != NULL ? "" : "; ", engine->coordinator != NULL ? "" : engine->coordinator_source,
-                 engine->coordinator != NULL ? "" : " must say where rank 0 runs, on all members");
+                 shortage != 0 ? trib_log_reason(shortage, why) : member->last_problem, hint_at_address(engine, hint));
     } else {
         snprintf(text, sizeof text, "reached the coordinator at %s, but the job did not come together within %.1f s",
                  engine->coordinator_address, (double)engine->config.join_timeout_ns / 1e9);

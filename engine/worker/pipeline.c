@@ -65,22 +65,7 @@ static inline __attribute__((always_inline)) void set_state(trib_core *core, tri
     }
 }
 
-/* ---- Credit and durations ---- */
-
-static void count_time(trib_stage_times *times, int64_t ns)
-{
-    const uint32_t bucket = ns <= 0 ? 0 : 64 - (uint32_t)__builtin_clzll((unsigned long long)ns);
-    trib_counter_add(&times->buckets[bucket < TRIB_STAGE_BUCKETS ? bucket : TRIB_STAGE_BUCKETS - 1], 1);
-}
-
-void trib_pipeline_read_times(const trib_core *core, trib_stage_id id, uint64_t stayed[TRIB_STAGE_BUCKETS],
-                              uint64_t waited[TRIB_STAGE_BUCKETS])
-{
-    for (uint32_t i = 0; i < TRIB_STAGE_BUCKETS; i++) {
-        stayed[i] = trib_counter_get(&core->stages[id].stayed.buckets[i]);
-        waited[i] = trib_counter_get(&core->stages[id].waited.buckets[i]);
-    }
-}
+/* ---- Credit ---- */
 
 static void enqueue(trib_stage_state *state, trib_task *task)
 {
@@ -228,12 +213,10 @@ static bool take_verdict(trib_core *core, trib_task *task, trib_verdict verdict,
 static void leave_stage(trib_core *core, trib_task *task)
 {
     trib_stage_state *state = &core->stages[trib_pipeline_stage(task)->id];
-    const int64_t now = trib_now_fast(core->reactor);
-    count_time(&state->stayed, now - task->since_ns);
     if (task->has_credit) {
         give_credit_back(state, task);
     }
-    task->since_ns = now;
+    task->since_ns = trib_now_fast(core->reactor);
     task->stage++;
     trib_assert(!task->has_credit && task->stage < TRIB_PLAN_STAGES_MAX);
 }
@@ -248,9 +231,7 @@ static void run_stages(trib_core *core, trib_task *task)
         set_state(core, task, TRIB_TASK_RUNNING);
         const trib_verdict verdict = stage->start(core, task, &error);
         if (verdict == TRIB_VERDICT_DONE && task->state == TRIB_TASK_RUNNING) {
-            /* Done without waiting: the time counts as zero, and the clock is not read. */
-            trib_counter_add(&core->stages[stage->id].stayed.buckets[0], 1);
-            task->stage++;
+            task->stage++; /* without waiting, so the clock is not read */
         } else if (take_verdict(core, task, verdict, &error)) {
             leave_stage(core, task);
         } else {
@@ -274,7 +255,6 @@ static void admit_queued(trib_core *core, const trib_stage *stage)
         trib_error_clear(&error);
         dequeue(state, task);
         take_credit(state, task);
-        count_time(&state->waited, trib_now_fast(core->reactor) - task->since_ns);
         set_state(core, task, TRIB_TASK_RUNNING);
         if (take_verdict(core, task, stage->run(core, task, &error), &error)) {
             leave_stage(core, task);

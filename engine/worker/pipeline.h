@@ -14,7 +14,6 @@
 #ifndef TRIB_ENGINE_PIPELINE_H
 #define TRIB_ENGINE_PIPELINE_H
 
-#include "engine/base/counter.h"
 #include "engine/trace/stage_list.h"
 #include "engine/worker/op.h"
 
@@ -43,20 +42,12 @@ typedef struct trib_stage {
     void (*skip)(trib_core *core, trib_task *task);
 } trib_stage;
 
-#define TRIB_STAGE_BUCKETS 40u
-/* Histogram of durations: bucket 0 counts zero, bucket i from 2^(i-1) to below 2^i ns, the last bucket all above. */
-typedef struct trib_stage_times {
-    trib_counter buckets[TRIB_STAGE_BUCKETS];
-} trib_stage_times;
-
 /* The state of a stage on one core. */
 typedef struct trib_stage_state {
     trib_task *head, *tail; /* tasks that wait for credit, by priority, then by age */
     uint64_t bytes;         /* bytes of the tasks with credit */
     uint32_t tasks;         /* number of tasks with credit */
     bool is_admitting;
-    trib_stage_times stayed; /* time in the stage, of tasks that left it; zero if start returned DONE */
-    trib_stage_times waited; /* part of that time spent waiting for credit, of tasks that got some */
 } trib_stage_state;
 
 #define TRIB_PLAN_STAGES_MAX 12u
@@ -79,9 +70,6 @@ void trib_pipeline_restart(trib_core *core, trib_task *task, trib_stage_id id);
 /* Gives the task up if it is open; the operation has already failed. The task settles when no one uses the
  * caller's buffers any more. */
 void trib_pipeline_fail(trib_core *core, trib_task *task);
-/* Any thread: reads the stage's histograms on that core. */
-void trib_pipeline_read_times(const trib_core *core, trib_stage_id id, uint64_t stayed[TRIB_STAGE_BUCKETS],
-                              uint64_t waited[TRIB_STAGE_BUCKETS]);
 /* Returns the name of the task's stage, such as "PUSH". */
 const char *trib_pipeline_stage_name(const trib_task *task);
 /* Returns the task's stage; NULL after the last one. */

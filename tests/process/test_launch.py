@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -329,6 +330,26 @@ def coordinator_elsewhere():
     )
 
 
+def another_program_listens():
+    """A web server listens at the address. The error names the address and the variable that sets it."""
+
+    def answer():
+        with server.accept()[0] as connection:
+            connection.sendall(b'HTTP/1.1 400 Bad Request\r\n' + 200 * b'x')
+            while connection.recv(4096):
+                pass
+
+    with socket.create_server(('127.0.0.1', 0)) as server:
+        threading.Thread(target=answer, daemon=True).start()
+        address = '127.0.0.1:%d' % server.getsockname()[1]
+        refuses(
+            [HELLO],
+            clean_env(TRIB_RANK=1, TRIB_WORKERS=2, TRIB_COORDINATOR=address),
+            'could not join at %s: not a frame of this protocol (first bytes 48 54 54 50); TRIB_COORDINATOR must say '
+            'where rank 0 runs' % address,
+        )
+
+
 def coordinator_waits():
     """A coordinator that waits for a job ends with status 1 after SIGTERM, as its help says."""
     child = subprocess.Popen(
@@ -364,6 +385,7 @@ CASES = [
     ('bad_input', bad_input),
     ('external_coordinator_forgotten', external_coordinator_forgotten),
     ('coordinator_elsewhere', coordinator_elsewhere),
+    ('another_program_listens', another_program_listens),
     ('coordinator_waits', coordinator_waits),
 ]
 

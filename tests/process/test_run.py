@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -55,6 +56,27 @@ def run_ends_servers():
     )
     status, output = run('-n 2 -s 2', HELLO)
     assert status == 0 and 'tributary run:' not in output, (status, output)
+
+
+def run_hints_at_python():
+    """A script that is there and cannot be started: PATH does not lead to it, it may not run, or has no `#!`."""
+    with tempfile.TemporaryDirectory() as folder:
+        script = os.path.join(folder, 'hello.py')
+        with open(script, 'w') as file:
+            file.write('pass\n')
+        for mode, name in (0o644, 'hello.py'), (0o644, './hello.py'), (0o755, script), (0o755, 'none.py'):
+            os.chmod(script, mode)
+            done = subprocess.run(
+                [os.path.abspath(TOOL), 'run', '-n', '1', name],
+                cwd=folder,
+                env=clean_env(),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=60,
+            )
+            hint = ': put its interpreter before it: python3 %s\n' % name
+            assert done.returncode == 127 and done.stdout.endswith(hint) == (name != 'none.py'), (name, done.stdout)
 
 
 def run_forgives_servers():
@@ -411,6 +433,7 @@ CASES = [
     ('spins_while_there_are_cores', spins_while_there_are_cores),
     ('run_binds', run_binds),
     ('run_ends_servers', run_ends_servers),
+    ('run_hints_at_python', run_hints_at_python),
     ('run_forgives_servers', run_forgives_servers),
     ('run_counts_crashed_servers', run_counts_crashed_servers),
     ('run_numbers_servers', run_numbers_servers),

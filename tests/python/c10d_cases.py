@@ -12,6 +12,7 @@ import unittest.mock
 import torch
 import torch.distributed as dist
 import tributary.torch.c10d
+from torch.multiprocessing.reductions import StorageWeakRef
 from tributary import MismatchError, TributaryError
 
 
@@ -253,6 +254,29 @@ def futures(rank, size):
     assert (first == size**2).all()
 
 
+def memory_replaced(rank, size):
+    """An operation under way keeps the memory that it uses, whatever its tensor gets meanwhile."""
+    store = dist.PrefixStore('memory replaced', dist.distributed_c10d._get_default_store())
+    tensors = [torch.full((1000 * size,), 1.0) for _ in range(4)]
+    kept = [StorageWeakRef(tensor.untyped_storage()) for tensor in tensors]
+    if rank == size - 1:  # the others' operations are under way until it begins its own
+        store.wait([str(other) for other in range(rank)])
+    works = [
+        dist.all_reduce(tensors[0], async_op=True),
+        dist.broadcast(tensors[1], size - 1, async_op=True),
+        dist.all_gather_into_tensor(torch.empty(1000 * size**2), tensors[2], async_op=True),
+        dist.reduce_scatter_tensor(torch.empty(1000), tensors[3], async_op=True),
+    ]
+    for tensor in tensors:
+        tensor.data = torch.empty(0)
+    if rank < size - 1:
+        gone = [memory.expired() for memory in kept]
+        store.set(str(rank), '')
+        assert not any(gone), gone
+    for work in works:
+        work.wait()
+
+
 def polled(rank, size):
     """A program that has seen the end of a collective reads its result, and does not wait."""
     own, parts = torch.full((3,), rank + 1.0), torch.arange(2.0 * size) + rank
@@ -436,6 +460,7 @@ if __name__ == '__main__':
         places,
         deadlines,
         futures,
+        memory_replaced,
         polled,
         callbacks,
         disagreements,

@@ -2,6 +2,7 @@
 that fits on whole batches."""
 
 import os
+import threading
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 import keras  # noqa: E402
@@ -175,6 +176,20 @@ def wrong_use_is_told(rank, size):
         )
 
 
+def without_names_in_any_order(rank, size):
+    """Threads begin an all-reduce and a broadcast without names in other orders. Rank 0 is told that workers wait for
+    each other, which is later than MismatchError would come."""
+    sums = []
+    thread = threading.Thread(target=lambda: sums.append(trib.allreduce(np.ones(3), average=False)))
+    if rank == 0:
+        python_bed.told_of(b'stalled for', thread.start)
+    assert trib.broadcast(np.array([rank + 1.0]), 0).tolist() == [1.0]
+    if rank > 0:
+        thread.start()
+    thread.join()
+    assert [total.tolist() for total in sums] == [[size] * 3], sums
+
+
 def built_in_the_first_batch(rank, size):
     """A model without an input shape may have its variables in the first batch alone."""
     model = keras.Sequential([keras.layers.Dense(2, kernel_initializer=keras.initializers.Constant(rank + 1.0))])
@@ -255,6 +270,7 @@ def main():
     unused_and_compiled(rank, size)
     scaled_losses(rank, size)
     wrong_use_is_told(rank, size)
+    without_names_in_any_order(rank, size)
     built_in_the_first_batch(rank, size)
     count, untyped = python_bed.untyped(trib)
     assert count > 15 and not untyped, untyped

@@ -5,6 +5,7 @@ import ctypes
 import inspect
 import os
 import re
+import select
 import subprocess
 import sys
 
@@ -117,6 +118,18 @@ def is_declared(name):
 
     handle = ctypes.c_void_p()
     return lib.trib_tensor_find(job.engine()._handle, name.encode(), ctypes.byref(handle), None) == _abi.TRIB_OK
+
+
+def told_of(words, begin):
+    """Begins an operation, and returns when this worker has told of that on its standard error, or 60 s are over."""
+    kept, (read, write), told = os.dup(2), os.pipe(), b''
+    os.dup2(write, 2)
+    begin()
+    while words not in told and select.select([read], [], [], 60)[0]:
+        told += os.read(read, 4096)
+    os.dup2(kept, 2)
+    for end in kept, read, write:
+        os.close(end)
 
 
 def assert_only_reactors_are_pinned():

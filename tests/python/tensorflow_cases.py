@@ -335,6 +335,12 @@ def sets(rank, size):
             raise AssertionError('a graph went on in a set that has ended')
 
 
+def modules_of_horovod(rank, size):
+    """Scripts name them as attributes, without an import of their own."""
+    assert trib.sync_batch_norm.SyncBatchNormalization is trib.SyncBatchNormalization
+    assert trib.mpi_ops.allreduce is trib.allreduce and trib.functions.broadcast_object is trib.broadcast_object
+
+
 def batch_norm_over_all(rank, size):
     # Batches of different lengths: the mean and variance are those of all rows together.
     layer = trib.SyncBatchNormalization(momentum=0.0, epsilon=0.0)
@@ -476,6 +482,7 @@ if __name__ == '__main__':
         gathers_have_gradients,
         sparse,
         sets,
+        modules_of_horovod,
         batch_norm_over_all,
         local_layers,
         uneven_data,

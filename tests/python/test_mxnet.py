@@ -18,7 +18,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 def all_cases(python, workers, *options):
     output = python_bed.run_workers(python, workers, HERE + '/mxnet_cases.py', options=options)
-    assert output.count('is right') == 14 * workers, output[-1500:]
+    assert output.count('is right') == 16 * workers, output[-1500:]
 
 
 WAITS = '''

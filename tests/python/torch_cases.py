@@ -7,6 +7,7 @@ import pickle
 import sys
 import weakref
 
+import numpy
 import python_bed
 import torch
 import tributary
@@ -90,9 +91,9 @@ def scaling():
     for dtype in FLOATS:
         parts = [(tensor_of(rank, (50,), dtype).float() * 0.5).to(dtype) for rank in range(trib.size())]
         expected = (sum(part.double() for part in parts).to(dtype).float() * 4.0).to(dtype)
-        assert torch.equal(
-            trib.allreduce(mine((50,), dtype), op=trib.Sum, prescale_factor=0.5, postscale_factor=4.0), expected
-        ), dtype
+        for before, after in (0.5, 4.0), (torch.tensor(0.5), numpy.array(4)):
+            got = trib.allreduce(mine((50,), dtype), op=trib.Sum, prescale_factor=before, postscale_factor=after)
+            assert torch.equal(got, expected), (dtype, before)
 
 
 def many_at_once():
@@ -211,7 +212,8 @@ def wrong_use_is_told():
         raises(ValueError, lambda: function([1.0]), 'must be a torch.Tensor, and is list')
         raises(ValueError, lambda: function(torch.eye(3).to_sparse()), 'it is sparse')
     raises(ValueError, lambda: trib.synchronize(None), 'handle')
-    raises(ValueError, lambda: trib.allreduce(torch.ones(3), prescale_factor='2'), 'not numbers')
+    for factor in '2', 2j, None, torch.ones(2):
+        raises(ValueError, lambda: trib.allreduce(torch.ones(3), prescale_factor=factor), 'is not a number')
     raises(ValueError, lambda: trib.allgather(torch.ones(3), process_set=5), 'is not a ProcessSet')
     raises(ValueError, lambda: trib.barrier(5), 'is not a ProcessSet')
     raises(ValueError, lambda: trib.grouped_allreduce_([torch.ones(2)] * 2), 'one memory')

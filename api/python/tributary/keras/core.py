@@ -146,8 +146,8 @@ def _scaled(array, factor):
 
 
 def _declared(kind, name, array, process_set):
-    buffer, known = buffer_of(array), encoded(name or 'value', NAME_BYTES).decode()
-    engine, full = resolve(process_set).engine(), 'keras.%s.%s' % (kind, known)
+    buffer, known = buffer_of(array), encoded(name or '', NAME_BYTES).decode()
+    engine, full = resolve(process_set).engine(), 'keras.%s.%s' % (kind, known or 'value')
     return engine.declare(full, buffer.dtype, buffer.count, shape=array.shape, known=known)
 
 

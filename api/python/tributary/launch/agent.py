@@ -86,6 +86,13 @@ def _signal_all(pids, number):
             pass
 
 
+def _hint_at(program, folder):
+    """Returns what to do about a program that could not be started, as far as its file tells."""
+    if program.endswith('.py') and os.path.isfile(os.path.join(folder, program)):
+        return ' (the script is there): put its interpreter before it: python3 %s' % program
+    return ''
+
+
 class Agent:
     def __init__(self):
         self.workers = {}
@@ -132,7 +139,8 @@ class Agent:
                 preexec_fn=prepare,
             )
         except OSError as problem:
-            _say(event='output', worker=worker, stream=2, text='tributary run: %s: %s\n' % (argv[0], problem.strerror))
+            text = 'tributary run: %s: %s%s\n' % (argv[0], problem.strerror, _hint_at(argv[0], folder))
+            _say(event='output', worker=worker, stream=2, text=text)
             _say(event='ended', worker=worker, status=127)
             return
         self.workers[worker] = process

@@ -25,7 +25,6 @@ from .compression import params_of
 
 MAJOR = int(mx.__version__.split('.')[0])
 FREED_S = 60  # for MXNet to free operations that are complete
-_KINDS = 'allreduce', 'broadcast', 'byteps', 'grouped'  # how names begin; workers compare the rest
 _counters = {}
 _declared = {}  # how tensors of byteps_declare_tensor() are compressed
 
@@ -84,8 +83,7 @@ def exchange(array, name, reduce=0, root=-1, priority=0, process_set=None, compr
     if is_once:
         tensor = engine.declare_once(name, DTYPES[kind], array.size, **options)
     else:
-        begin, _, known = name.partition('.')
-        tensor = engine.declare(name, DTYPES[kind], array.size, known=known if begin in _KINDS else '', **options)
+        tensor = engine.declare(name, DTYPES[kind], array.size, **options)
     if (
         _native.trib_mxnet_submit(job.engine()._handle, tensor.handle, array.handle, reduce, root, priority, is_once)
         != 0

@@ -85,7 +85,7 @@ __all__ += basics.__all__
 def __getattr__(name):
     import importlib
 
-    if name in ('elastic', 'keras'):  # they import Keras, which takes a while
+    if name in ('elastic', 'keras', 'sync_batch_norm'):  # they import Keras, which takes a while
         return importlib.import_module('%s.%s' % (__name__, name))
     if name == 'mpi_ops':  # a module of Horovod's, whose names are here
         return sys.modules[__name__]

@@ -76,9 +76,9 @@ def is_plain(tensor):
 
 
 def contiguous(tensor, what='tensor'):
-    """Returns the tensor, or a copy that is_plain(). Strides may differ between workers."""
-    checked(tensor, what)
-    tensor = tensor.detach() if tensor.requires_grad else tensor
+    """Returns a tensor of the same memory, which stays when the caller's gets another (`x.data = y`), or a copy that
+    is_plain(). Strides may differ between workers."""
+    tensor = checked(tensor, what).detach()
     return tensor if is_plain(tensor) else tensor.resolve_conj().resolve_neg().contiguous()
 
 

@@ -6,7 +6,6 @@ workers must call those in the same order. In place: functions whose name ends w
 from __future__ import annotations
 
 import itertools
-import numbers
 from collections.abc import Sequence
 from typing import Any
 
@@ -82,6 +81,14 @@ def scaled(tensor, factor):
     return (tensor.to(wide) * factor).to(tensor.dtype)
 
 
+def _number(factor, name):
+    """Returns a factor as a float, also that of a tensor of one element, but not that of a text."""
+    try:
+        return factor.__float__()
+    except (AttributeError, ArithmeticError, RuntimeError, TypeError, ValueError):
+        raise ArgumentError('%s: the factor %r is not a number' % (name, factor)) from None
+
+
 def _factor(factor, tensor):
     """Returns a factor in the precision in which the tensor's framework multiplies."""
     if factor == 1.0 or tensor.dtype == torch.float64 or not tensor.is_floating_point():
@@ -94,8 +101,7 @@ def submit_allreduce(
 ):
     """Submits the reduction of a tensor. `output` gets it, and is what the handle's wait() returns."""
     source, factors, engine = contiguous(tensor, name), {}, resolve(process_set).engine()
-    if any(not isinstance(factor, numbers.Real) for factor in (prescale, postscale)):
-        raise ArgumentError('%s: prescale_factor %r, postscale_factor %r: not numbers' % (name, prescale, postscale))
+    prescale, postscale = _number(prescale, name), _number(postscale, name)
     if prescale != 1.0 or postscale != 1.0:
         if exchange.can_scale(source, REDUCTIONS[op], prescale, postscale):
             factors = {'prescale': _factor(prescale, source), 'postscale': _factor(postscale, source)}
