@@ -2,11 +2,10 @@
 
 Each function submits and returns a Handle. A name of None takes one that is counted, so workers must submit operations
 without names in the same order. Callbacks of futures count for themselves, and so does each kind, of broadcasts each
-size, in threads beside the main one."""
+size, in threads beside the main one and its backward passes."""
 
 import ctypes
 import math
-import threading
 
 import torch
 
@@ -41,17 +40,11 @@ def part_of(name, part):
     return type(name)('%s.%s' % (name, part))
 
 
-def _has_order():
-    """Returns whether this thread's calls have an order among all: the main thread waits for a backward pass."""
-    return threading.get_ident() == threading.main_thread().ident or torch._C._current_graph_task_id() >= 0
-
-
 def _slot(engine, kind, source, priority, codec):
     """Returns the tensor of an operation without a name, and options of its submission. Other threads' operations are
     counted for each kind."""
     dtype, count, is_cuda = dtype_of(source, kind), source.numel(), source.is_cuda
-    has_order = _has_order()
-    kind = kind if has_order else 'thread.' + kind
+    has_order, kind = futures.has_order(), futures.of_thread(kind)
     counter = 'call' if has_order else kind
     turn = futures.counted(engine, counter)
     slot, key = '%d' % (turn % _SLOTS), (kind, dtype, count, is_cuda, codec)
@@ -166,7 +159,7 @@ def all_reduce(
 def broadcast(engine, tensor, root, name=None, value=None):
     """Every worker's tensor becomes the root's. Any type will do: the bytes are sent."""
     flat, shape = bits_of(tensor), tensor.shape
-    if name is None and futures.line() is None and not _has_order():
+    if name is None and futures.line() is None and not futures.has_order():
         # A thread that saves a checkpoint broadcasts objects beside the training: each size counts for itself.
         kind, shape = 'broadcast.%s.%d' % (flat.dtype, flat.numel()), ()
         name = '%s.%d' % (kind, futures.counted(engine, kind) % _SLOTS)
@@ -197,10 +190,12 @@ def merged(handles, finish):
 def _once_name(engine, kind, name):
     """Returns the name of a tensor for one operation: the caller's, or one that is counted."""
     job.refuse_continue(kind)  # a caller takes the result apart by the number of workers
-    if name is None:
-        line = futures.line()
-        return '%s.%s' % (kind, futures.counted(engine, kind) if line is None else line.next().name)
-    return name
+    if name is not None:
+        return name
+    if futures.line() is not None:
+        return '%s.%s' % (kind, futures.line().next().name)
+    kind = futures.of_thread(kind)
+    return '%s.%d' % (kind, futures.counted(engine, kind))
 
 
 def _within_reach(engine, tensor):

@@ -1,0 +1,136 @@
+"""Cases of the torch.distributed backend with calls from several threads, which c10d_cases.py runs. Ranks begin them in
+other orders, and wait afterwards."""
+
+import datetime
+import threading
+
+import torch
+import torch.distributed as dist
+
+
+def _in_thread(call):
+    """Returns what a call returns on a thread beside the main one."""
+    results = []
+    thread = threading.Thread(target=lambda: results.append(call()))
+    thread.start()
+    thread.join()
+    return results[0]
+
+
+def _both(rank, main, beside):
+    """Returns what both return. Even ranks call the main thread's first."""
+    if rank % 2 == 0:
+        return main(), _in_thread(beside)
+    other = _in_thread(beside)
+    return main(), other
+
+
+def _group(size):
+    return dist.new_group(list(range(size)), timeout=datetime.timedelta(seconds=8))  # ends what never meets
+
+
+def threads_gather_beside_the_main_one(rank, size):
+    group = _group(size)
+
+    def all_gather(value, output):
+        return dist.all_gather_into_tensor(output, torch.tensor([value]), group=group, async_op=True)
+
+    def all_to_all(value, output):
+        return dist.all_to_all_single(output, torch.full((size,), value), group=group, async_op=True)
+
+    def reduce_scatter(value, output):
+        return dist.reduce_scatter_tensor(output[:1], torch.full((size,), value), group=group, async_op=True)
+
+    def reduce(value, output):
+        return dist.reduce(output[:1].fill_(value), 0, group=group, async_op=True)
+
+    def gather(value, output):
+        listed = list(output.split(1)) if rank == 0 else None
+        return dist.gather(torch.tensor([value]), listed, 0, group=group, async_op=True)
+
+    for kind in all_gather, all_to_all, reduce_scatter, reduce, gather:
+
+        def begin(base, kind=kind):
+            output = torch.zeros(size)
+            return base, output, kind(base + rank, output)
+
+        for base, output, work in _both(rank, lambda: begin(0.0), lambda: begin(100.0)):
+            work.wait()
+            values = [base + r for r in range(size)]
+            if kind in (reduce, reduce_scatter):
+                values = [sum(values)] + [0.0] * (size - 1)
+            assert output.tolist() == values or rank > 0 and kind in (reduce, gather), (kind, base, output)
+    dist.barrier()
+
+
+def threads_leave_callbacks_their_names(rank, size):
+    group, first, second = _group(size), torch.ones(3), torch.full((4,), 2.0)
+
+    def follow(_done):
+        return dist.all_reduce(second, group=group, async_op=True).get_future().wait()
+
+    future, beside = _both(
+        rank,
+        lambda: dist.all_reduce(first, group=group, async_op=True).get_future().then(follow),
+        lambda: dist.all_reduce(torch.ones(2), group=group, async_op=True),
+    )
+    beside.wait()
+    future.wait()
+    assert (first == size).all() and (second == 2 * size).all()
+    dist.barrier()
+
+
+class _Sum(torch.autograd.Function):
+    """Gives its input on, and begins to sum the gradient, after as many backward passes within this one as asked."""
+
+    @staticmethod
+    def forward(ctx, value, deep, begin):
+        ctx.deep, ctx.begin = deep, begin
+        return value * 1
+
+    @staticmethod
+    def backward(ctx, gradient):
+        if ctx.deep:
+            with torch.enable_grad():
+                _back(ctx.deep - 1, ctx.begin)
+        else:
+            ctx.begin(gradient)
+        return gradient, None, None
+
+
+def _back(deep, begin):
+    _Sum.apply(torch.ones(3, requires_grad=True), deep, begin).sum().backward()
+
+
+def threads_have_backward_passes_of_their_own(rank, size):
+    """The main thread's has the order of its calls, even on a thread of PyTorch's, which takes over from the 60th pass
+    within another one on. Another thread's has the order of that thread's."""
+    group, where = _group(size), set()
+
+    def summed(deep):
+        works = []
+
+        def begin(gradient):
+            where.add(threading.get_ident())
+            total = gradient.clone()
+            works.append((total, dist.all_reduce(total, group=group, async_op=True)))
+
+        _back(deep, begin)
+        return works[0]
+
+    def main():
+        total = torch.ones(3)
+        flag = dist.barrier(group, async_op=True)
+        return flag, (total, dist.all_reduce(total, group=group, async_op=True)), summed(70)
+
+    (flag, *mains), beside = _both(rank, main, lambda: summed(0))
+    assert threading.get_ident() not in where
+    flag.wait()
+    for total, work in (*mains, beside):
+        work.wait()
+        assert total.tolist() == [size] * 3, total
+    # A main thread that only sums in its backward pass meets one that does so at once.
+    total, work = summed(70) if rank == 0 else summed(0)
+    work.wait()
+    assert total.tolist() == [size] * 3, total
+    dist.barrier()
