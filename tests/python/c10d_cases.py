@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 import threading
+import types
 import unittest.mock
 
 import c10d_thread_cases
@@ -307,6 +308,31 @@ def polled(rank, size):
     assert torch.equal(received, torch.cat([each[mine] for each in every]))
 
 
+def polled_on_a_gpu(rank, size):
+    """Streams wait for fakes, and hear of no error: exception() has it, and wait() raises it. That of an operation that
+    ends later is raised by the next wait, and taken for nobody else's."""
+
+    def fake(error, *done):
+        found, wait = iter(done), unittest.mock.Mock(side_effect=error, return_value=None)
+        call = types.SimpleNamespace(wait=wait, done=lambda: next(found, True), stream_wait=lambda stream: None)
+        return tributary.torch.c10d.Work(tributary.torch.handles.Handle([(call, 'cuda:0')], lambda: 0), None, None)
+
+    def told(wait):
+        try:
+            wait()
+        except TributaryError as problem:
+            return problem
+
+    own, others = TributaryError('own', -1), TributaryError('others', -1)
+    with unittest.mock.patch('torch.cuda.current_stream', lambda device: types.SimpleNamespace(cuda_stream=0)):
+        polled, waited, right = fake(own), fake(own), fake(None)
+        assert polled.is_completed() and not polled.is_success() and polled.exception() is own
+        assert told(fake(others, False, False).wait) is None
+        assert right.is_success()
+        assert told(waited.wait) is others and waited.exception() is None
+        assert told(waited.wait) is own and waited.exception() is own and not waited.is_success()
+
+
 def callbacks(rank, size):
     """Callbacks of several futures submit operations of the same size, in another order on each worker."""
     for number in range(20):
@@ -463,6 +489,7 @@ if __name__ == '__main__':
         futures,
         memory_replaced,
         polled,
+        polled_on_a_gpu,
         callbacks,
         disagreements,
         no_sum_is_of_different_calls,

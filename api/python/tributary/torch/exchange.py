@@ -181,7 +181,7 @@ def merged(handles, finish):
 
     def finish_all():
         for handle in handles:
-            handle.wait()
+            handle.take()
         return finish()
 
     return Handle([pair for handle in handles for pair in handle.operations], finish_all)
