@@ -10,7 +10,7 @@ import threading
 import types
 import unittest.mock
 
-import c10d_thread_cases
+import c10d_name_cases
 import torch
 import torch.distributed as dist
 import tributary.torch.c10d
@@ -494,9 +494,10 @@ if __name__ == '__main__':
         disagreements,
         no_sum_is_of_different_calls,
         refusals,
-        c10d_thread_cases.threads_gather_beside_the_main_one,
-        c10d_thread_cases.threads_leave_callbacks_their_names,
-        c10d_thread_cases.threads_have_backward_passes_of_their_own,
+        c10d_name_cases.threads_gather_beside_the_main_one,
+        c10d_name_cases.threads_leave_callbacks_their_names,
+        c10d_name_cases.threads_have_backward_passes_of_their_own,
+        c10d_name_cases.many_sizes,
     ):
         case(dist.get_rank(), dist.get_world_size())
         print('rank %d: %s is right' % (dist.get_rank(), case.__name__), flush=True)

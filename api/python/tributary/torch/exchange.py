@@ -21,6 +21,9 @@ from .handles import Handle
 # the slot has none of them yet; else when they have waited for each other for a second.
 _SLOTS = 16
 
+# A slot has at most so many tensors, as each new one is compared with all that it has.
+_SLOT_TENSORS = 64
+
 
 class OnceName(str):
     """The name of one operation, which none has again: its tensor is released when the operation is over."""
@@ -48,21 +51,23 @@ def _slot(engine, kind, source, priority, codec):
     counter = 'call' if has_order else kind
     turn = futures.counted(engine, counter)
     slot, key = '%d' % (turn % _SLOTS), (kind, dtype, count, is_cuda, codec)
-    name, tensors = '%s.%s' % (kind, slot), engine.known.setdefault((counter, slot), {})
+    name, (tensors, failures) = '%s.%s' % (kind, slot), engine.known.setdefault((counter, slot), ({}, set()))
     try:
-        if not any(tensor.has_failed for tensor in tensors.values()):
+        if not failures and (key in tensors or len(tensors) < _SLOT_TENSORS):
             if key not in tensors:
                 known = slot if has_order else ''
                 tensors[key] = engine.declare(name, dtype, count, priority, is_cuda, codec=codec, known=known)
+                tensors[key].failures = failures
             return tensors[key], dict(step=turn)  # workers compare it, so that no sum is of different calls
     except MismatchError:
         pass  # nobody has waited for the operation that failed
-    # A slot with an operation that failed is given up, as workers may be at different rounds of its tensors. The call's
-    # number is the same on all, so they meet again when each has seen the error, whichever does first.
+    # What a full slot has no tensor for gets one of its own. So does all of a slot with an operation that failed, as
+    # workers may be at different rounds of its tensors. The call's number is the same on all, so they meet again when
+    # each has seen the error, whichever does first.
     name = '%s.alone.%d' % (kind, turn)
-    return engine.declare_once(name, dtype, count, priority=priority, is_device=is_cuda, codec=codec), dict(
-        is_once=True
-    )
+    tensor = engine.declare_once(name, dtype, count, priority=priority, is_device=is_cuda, codec=codec)
+    tensor.failures = failures
+    return tensor, dict(is_once=True)
 
 
 def _tensor(engine, kind, name, source, priority=0, codec=None, shape=()):

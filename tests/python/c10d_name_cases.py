@@ -1,11 +1,14 @@
-"""Cases of the torch.distributed backend with calls from several threads, which c10d_cases.py runs. Ranks begin them in
-other orders, and wait afterwards."""
+"""Cases of the torch.distributed backend about calls that have no name, which c10d_cases.py runs: those of several
+threads, which ranks begin in other orders and wait for afterwards, and those of many sizes."""
 
 import datetime
 import threading
+import unittest.mock
 
 import torch
 import torch.distributed as dist
+import tributary.torch.c10d
+from tributary import TributaryError
 
 
 def _in_thread(call):
@@ -134,3 +137,27 @@ def threads_have_backward_passes_of_their_own(rank, size):
     work.wait()
     assert total.tolist() == [size] * 3, total
     dist.barrier()
+
+
+def many_sizes(rank, size):
+    """A slot keeps so many tensors that a new one is soon compared with them. All sizes go on, also after a failure."""
+    group = _group(size)
+
+    def count(length):
+        tensor = torch.full((length,), float(rank))
+        dist.broadcast(tensor, size - 1, group=group)
+        assert tensor.tolist() == [size - 1.0] * length
+
+    with unittest.mock.patch.object(tributary.torch.exchange, '_SLOTS', 1):
+        for length in (*range(1, 80), 3, 79, 3):
+            count(length)
+        kept = tributary.torch.c10d._world['engine']._tensors
+        assert max(map(len, kept.values())) == 64, max(map(len, kept.values()))
+        dist.barrier()
+        try:
+            count(3 if rank == 0 else 90)  # which only some have kept
+        except TributaryError:
+            for length in 3, 90, 3:
+                count(length)
+            return
+        raise AssertionError('workers that disagree were not told')
