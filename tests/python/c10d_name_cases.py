@@ -1,5 +1,5 @@
 """Cases of the torch.distributed backend about calls that have no name, which c10d_cases.py runs: those of several
-threads, which ranks begin in other orders and wait for afterwards, and those of many sizes."""
+threads, which ranks begin in other orders and wait for afterwards, those of many sizes, and those that differ."""
 
 import datetime
 import threading
@@ -161,3 +161,48 @@ def many_sizes(rank, size):
                 count(length)
             return
         raise AssertionError('workers that disagree were not told')
+
+
+def no_sum_is_of_different_calls(rank, size):
+    """After calls that differed each sum is of the calls of one number, whenever each worker came to know of it."""
+    store = dist.PrefixStore('calls', dist.distributed_c10d._get_default_store())
+
+    def meet(what):  # so that no worker waits in a call while another one waits for a deadline
+        store.set('%s.%d' % (what, rank), '')
+        store.wait(['%s.%d' % (what, of) for of in range(size)])
+
+    def begin(group, number, length=3):
+        tensor = torch.full((length,), float(number))
+        return number, tensor, dist.all_reduce(tensor, group=group, async_op=True)
+
+    def is_over(number, tensor, work):
+        """Returns whether it has succeeded, and then compares the sum."""
+        try:
+            work.wait()
+        except TributaryError:
+            return False
+        assert tensor.tolist() == [number * size] * 3, (number, tensor)
+        return True
+
+    def goes_on(group, first):
+        for number in range(first, first + 40):
+            assert is_over(*begin(group, number)), number
+
+    at_once = _group(size)
+    first = begin(at_once, 0, 3 + rank)
+    known = rank != 0 and is_over(*first)  # rank 0 goes on without it
+    calls = [begin(at_once, number) for number in range(1, 18)]
+    assert not known and not is_over(*first)
+    succeeded = [number for number, *rest in calls if is_over(number, *rest)]
+    assert [number for number in succeeded if number != 16] == [*range(1, 16), 17], succeeded
+    meet('at once')
+    goes_on(at_once, 18)
+
+    late = _group(size)
+    for number in range(32):  # both sizes are known
+        tensor = torch.full((3 + number // 16,), float(number))
+        dist.all_reduce(tensor, group=late)
+        assert tensor.tolist() == [number * size] * len(tensor)
+    assert not is_over(*begin(late, 32, 3 + (rank == 0)))
+    meet('late')
+    goes_on(late, 33)
