@@ -1,14 +1,15 @@
 """Cases of the torch.distributed backend, started by torchrun: each process compares with what it computes by
 itself."""
 
-import datetime
 import functools
 import os
 import shutil
 import tempfile
 import threading
+import types
 import unittest.mock
 
+import c10d_name_cases
 import torch
 import torch.distributed as dist
 import tributary.torch.c10d
@@ -306,6 +307,31 @@ def polled(rank, size):
     assert torch.equal(received, torch.cat([each[mine] for each in every]))
 
 
+def polled_on_a_gpu(rank, size):
+    """Streams wait for fakes, and hear of no error: exception() has it, and wait() raises it. That of an operation that
+    ends later is raised by the next wait, and taken for nobody else's."""
+
+    def fake(error, *done):
+        found, wait = iter(done), unittest.mock.Mock(side_effect=error, return_value=None)
+        call = types.SimpleNamespace(wait=wait, done=lambda: next(found, True), stream_wait=lambda stream: None)
+        return tributary.torch.c10d.Work(tributary.torch.handles.Handle([(call, 'cuda:0')], lambda: 0), None, None)
+
+    def told(wait):
+        try:
+            wait()
+        except TributaryError as problem:
+            return problem
+
+    own, others = TributaryError('own', -1), TributaryError('others', -1)
+    with unittest.mock.patch('torch.cuda.current_stream', lambda device: types.SimpleNamespace(cuda_stream=0)):
+        polled, waited, right = fake(own), fake(own), fake(None)
+        assert polled.is_completed() and not polled.is_success() and polled.exception() is own
+        assert told(fake(others, False, False).wait) is None
+        assert right.is_success()
+        assert told(waited.wait) is others and waited.exception() is None
+        assert told(waited.wait) is own and waited.exception() is own and not waited.is_success()
+
+
 def callbacks(rank, size):
     """Callbacks of several futures submit operations of the same size, in another order on each worker."""
     for number in range(20):
@@ -386,51 +412,6 @@ def disagreements(rank, size):
         assert total.tolist() == [size] * 3
 
 
-def no_sum_is_of_different_calls(rank, size):
-    """After calls that differed each sum is of the calls of one number, whenever each worker came to know of it."""
-    store = dist.PrefixStore('calls', dist.distributed_c10d._get_default_store())
-
-    def meet(what):  # so that no worker waits in a call while another one waits for a deadline
-        store.set('%s.%d' % (what, rank), '')
-        store.wait(['%s.%d' % (what, of) for of in range(size)])
-
-    def begin(group, number, length=3):
-        tensor = torch.full((length,), float(number))
-        return number, tensor, dist.all_reduce(tensor, group=group, async_op=True)
-
-    def is_over(number, tensor, work):
-        """Returns whether it has succeeded, and then compares the sum."""
-        try:
-            work.wait()
-        except TributaryError:
-            return False
-        assert tensor.tolist() == [number * size] * 3, (number, tensor)
-        return True
-
-    def goes_on(group, first):
-        for number in range(first, first + 40):
-            assert is_over(*begin(group, number)), number
-
-    at_once = dist.new_group(list(range(size)), timeout=datetime.timedelta(seconds=8))
-    first = begin(at_once, 0, 3 + rank)
-    known = rank != 0 and is_over(*first)  # rank 0 goes on without it
-    calls = [begin(at_once, number) for number in range(1, 18)]
-    assert not known and not is_over(*first)
-    succeeded = [number for number, *rest in calls if is_over(number, *rest)]
-    assert [number for number in succeeded if number != 16] == [*range(1, 16), 17], succeeded
-    meet('at once')
-    goes_on(at_once, 18)
-
-    late = dist.new_group(list(range(size)), timeout=datetime.timedelta(seconds=8))
-    for number in range(32):  # both sizes are known
-        tensor = torch.full((3 + number // 16,), float(number))
-        dist.all_reduce(tensor, group=late)
-        assert tensor.tolist() == [number * size] * len(tensor)
-    assert not is_over(*begin(late, 32, 3 + (rank == 0)))
-    meet('late')
-    goes_on(late, 33)
-
-
 def refusals(rank, size):
     wide, rows = torch.zeros(2 * size, dtype=torch.float64), torch.ones(size + 1)
     for call in (
@@ -462,10 +443,15 @@ if __name__ == '__main__':
         futures,
         memory_replaced,
         polled,
+        polled_on_a_gpu,
         callbacks,
         disagreements,
-        no_sum_is_of_different_calls,
         refusals,
+        c10d_name_cases.threads_gather_beside_the_main_one,
+        c10d_name_cases.threads_leave_callbacks_their_names,
+        c10d_name_cases.threads_have_backward_passes_of_their_own,
+        c10d_name_cases.many_sizes,
+        c10d_name_cases.no_sum_is_of_different_calls,
     ):
         case(dist.get_rank(), dist.get_world_size())
         print('rank %d: %s is right' % (dist.get_rank(), case.__name__), flush=True)

@@ -81,7 +81,7 @@ class Operation:
             if status < 0:
                 self._error = error_of(status, text)
                 if status in _APART and self._tensor is not None:
-                    self._tensor.has_failed = True
+                    self._tensor.failures.add(status)
             else:
                 self.contributors = _contributors_of(self._handle)
             if status >= 0 and callable(self._value):

@@ -20,14 +20,14 @@ class Tensor:
     """A named tensor of an engine: type, size and priority are fixed, buffers come with each operation."""
 
     __slots__ = (
-        *('engine', 'name', 'dtype', 'count', 'handle', 'is_device', 'has_failed'),
+        *('engine', 'name', 'dtype', 'count', 'handle', 'is_device', 'failures'),
         *('_params', '_fields', '_made', '_error', '_passed'),
     )
 
     def __init__(self, engine, name, dtype, count, handle, is_device):
         self.engine, self.name, self.dtype, self.count = engine, name, dtype, count
         self.handle, self.is_device = handle, is_device
-        self.has_failed = False  # an operation ended so that workers may be at different calls (operation.py)
+        self.failures = set()  # errors after which workers may be at different calls; tensors may share it
         # Parameters are kept, so that an operation changes no more than it has to: to compare is much faster than to
         # write fields of a structure one by one.
         self._fields = None

@@ -70,11 +70,12 @@ class Work(dist._Work if hasattr(dist, '_Work') else dist.Work):
         # timeout: a timedelta; what is not positive stands for the group's own. On a GPU the stream waits, without one.
         seconds = timeout.total_seconds() if timeout else 0
         deadline = time.monotonic() + seconds
+        raise_unseen()  # what is not this one's error
         try:
             for operation, place in self._handle.operations if seconds > 0 else ():
                 if place is None:
                     operation.wait(max(deadline - time.monotonic(), 0))
-            self._handle.wait()
+            self._handle.take()
         except TimeoutError as problem:
             self._exception = TributaryError(str(problem), _abi.TRIB_TIMEOUT)
             raise self._exception from problem
@@ -90,8 +91,10 @@ class Work(dist._Work if hasattr(dist, '_Work') else dist.Work):
         if not self._handle.done():
             return False
         raise_unseen()
-        with contextlib.suppress(RuntimeError):  # exception() has it
-            self.wait()  # makes the result, as the caller may read it without another call
+        try:
+            self._handle.take()  # makes the result, as the caller may read it without another call
+        except RuntimeError as problem:
+            self._exception = problem
         return True
 
     def is_success(self):
@@ -104,8 +107,9 @@ class Work(dist._Work if hasattr(dist, '_Work') else dist.Work):
         return self._value
 
     def _outcome(self, _unused):
+        raise_unseen()
         try:
-            self._handle.wait()
+            self._handle.take()
         except RuntimeError as problem:
             self._exception = problem
             raise

@@ -2,11 +2,10 @@
 
 Each function submits and returns a Handle. A name of None takes one that is counted, so workers must submit operations
 without names in the same order. Callbacks of futures count for themselves, and so does each kind, of broadcasts each
-size, in threads beside the main one."""
+size, in threads beside the main one and its backward passes."""
 
 import ctypes
 import math
-import threading
 
 import torch
 
@@ -21,6 +20,9 @@ from .handles import Handle
 # number. A slot has a tensor for each kind, type and size. Workers that differ in type or size get an error at once if
 # the slot has none of them yet; else when they have waited for each other for a second.
 _SLOTS = 16
+
+# A slot has at most so many tensors, as each new one is compared with all that it has.
+_SLOT_TENSORS = 64
 
 
 class OnceName(str):
@@ -41,35 +43,31 @@ def part_of(name, part):
     return type(name)('%s.%s' % (name, part))
 
 
-def _has_order():
-    """Returns whether this thread's calls have an order among all: the main thread waits for a backward pass."""
-    return threading.get_ident() == threading.main_thread().ident or torch._C._current_graph_task_id() >= 0
-
-
 def _slot(engine, kind, source, priority, codec):
     """Returns the tensor of an operation without a name, and options of its submission. Other threads' operations are
     counted for each kind."""
     dtype, count, is_cuda = dtype_of(source, kind), source.numel(), source.is_cuda
-    has_order = _has_order()
-    kind = kind if has_order else 'thread.' + kind
+    has_order, kind = futures.has_order(), futures.of_thread(kind)
     counter = 'call' if has_order else kind
     turn = futures.counted(engine, counter)
     slot, key = '%d' % (turn % _SLOTS), (kind, dtype, count, is_cuda, codec)
-    name, tensors = '%s.%s' % (kind, slot), engine.known.setdefault((counter, slot), {})
+    name, (tensors, failures) = '%s.%s' % (kind, slot), engine.known.setdefault((counter, slot), ({}, set()))
     try:
-        if not any(tensor.has_failed for tensor in tensors.values()):
+        if not failures and (key in tensors or len(tensors) < _SLOT_TENSORS):
             if key not in tensors:
                 known = slot if has_order else ''
                 tensors[key] = engine.declare(name, dtype, count, priority, is_cuda, codec=codec, known=known)
+                tensors[key].failures = failures
             return tensors[key], dict(step=turn)  # workers compare it, so that no sum is of different calls
     except MismatchError:
         pass  # nobody has waited for the operation that failed
-    # A slot with an operation that failed is given up, as workers may be at different rounds of its tensors. The call's
-    # number is the same on all, so they meet again when each has seen the error, whichever does first.
+    # What a full slot has no tensor for gets one of its own. So does all of a slot with an operation that failed, as
+    # workers may be at different rounds of its tensors. The call's number is the same on all, so they meet again when
+    # each has seen the error, whichever does first.
     name = '%s.alone.%d' % (kind, turn)
-    return engine.declare_once(name, dtype, count, priority=priority, is_device=is_cuda, codec=codec), dict(
-        is_once=True
-    )
+    tensor = engine.declare_once(name, dtype, count, priority=priority, is_device=is_cuda, codec=codec)
+    tensor.failures = failures
+    return tensor, dict(is_once=True)
 
 
 def _tensor(engine, kind, name, source, priority=0, codec=None, shape=()):
@@ -166,7 +164,7 @@ def all_reduce(
 def broadcast(engine, tensor, root, name=None, value=None):
     """Every worker's tensor becomes the root's. Any type will do: the bytes are sent."""
     flat, shape = bits_of(tensor), tensor.shape
-    if name is None and futures.line() is None and not _has_order():
+    if name is None and futures.line() is None and not futures.has_order():
         # A thread that saves a checkpoint broadcasts objects beside the training: each size counts for itself.
         kind, shape = 'broadcast.%s.%d' % (flat.dtype, flat.numel()), ()
         name = '%s.%d' % (kind, futures.counted(engine, kind) % _SLOTS)
@@ -188,7 +186,7 @@ def merged(handles, finish):
 
     def finish_all():
         for handle in handles:
-            handle.wait()
+            handle.take()
         return finish()
 
     return Handle([pair for handle in handles for pair in handle.operations], finish_all)
@@ -197,10 +195,12 @@ def merged(handles, finish):
 def _once_name(engine, kind, name):
     """Returns the name of a tensor for one operation: the caller's, or one that is counted."""
     job.refuse_continue(kind)  # a caller takes the result apart by the number of workers
-    if name is None:
-        line = futures.line()
-        return '%s.%s' % (kind, futures.counted(engine, kind) if line is None else line.next().name)
-    return name
+    if name is not None:
+        return name
+    if futures.line() is not None:
+        return '%s.%s' % (kind, futures.line().next().name)
+    kind = futures.of_thread(kind)
+    return '%s.%d' % (kind, futures.counted(engine, kind))
 
 
 def _within_reach(engine, tensor):

@@ -39,9 +39,26 @@ def counted(engine, key):
     return turn
 
 
+def has_order():
+    """Returns whether this thread's calls have an order among all: those of the main thread, which waits for its
+    backward passes. PyTorch takes a thread's state along to threads of its own on which its backward pass runs."""
+    if threading.get_ident() == threading.main_thread().ident:
+        torch._C._stash_obj_in_tls('tributary.main', True)
+        return True
+    return torch._C._current_graph_task_id() >= 0 and torch._C._is_key_in_tls('tributary.main')
+
+
+def of_thread(kind):
+    """Returns what counts operations of a kind: threads whose calls have no order among all count for themselves."""
+    return kind if has_order() else 'thread.' + kind
+
+
 def next_line(engine):
     """Returns a line for a future of an operation, which has just been submitted."""
-    return line().next() if line() is not None else Line('%s@%d' % (engine.name, counted(engine, 'line')))
+    if line() is not None:
+        return line().next()
+    kind = of_thread('line')
+    return Line('%s@%s.%d' % (engine.name, kind, counted(engine, kind)))
 
 
 def future_of(operations, outcome, its_line, is_in_place=False):

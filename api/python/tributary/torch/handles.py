@@ -39,6 +39,12 @@ class Handle:
         with self._lock:
             if not self._is_finished:
                 raise_unseen()
+            return self.take()
+
+    def take(self):
+        """Waits and returns the result, and raises no error but those of the handle's own operations."""
+        with self._lock:
+            if not self._is_finished:
                 streams = {}
                 for operation, device in self.operations:
                     if device is None:
@@ -46,7 +52,10 @@ class Handle:
                     else:
                         stream = torch.cuda.current_stream(device)
                         operation.stream_wait(stream.cuda_stream)
-                        _unseen.append(operation)
+                        if operation.done():
+                            operation.wait()  # the stream hears of no error
+                        else:
+                            _unseen.append(operation)
                         streams[device] = stream
                 self._result = self._finish() if self._finish is not None else self.operations[0][0].wait()
                 self._is_finished, self._streams = True, tuple(streams.items())
