@@ -11,6 +11,8 @@ import weakref
 
 import torch
 
+# Private names of PyTorch's, which a version may lack.
+_HAS_STATE = all(hasattr(torch._C, n) for n in ('_stash_obj_in_tls', '_is_key_in_tls', '_current_graph_task_id'))
 _lock = threading.Lock()
 _running = threading.local()  # .line: of the callback that runs on a thread
 _lines = weakref.WeakKeyDictionary()  # by future: PyTorch's have no room for more
@@ -41,11 +43,13 @@ def counted(engine, key):
 
 def has_order():
     """Returns whether this thread's calls have an order among all: those of the main thread, which waits for its
-    backward passes. PyTorch takes a thread's state along to threads of its own on which its backward pass runs."""
+    backward passes. PyTorch takes a thread's state along to threads of its own on which its backward pass runs; where
+    it has no such state, these threads count as others."""
     if threading.get_ident() == threading.main_thread().ident:
-        torch._C._stash_obj_in_tls('tributary.main', True)
+        if _HAS_STATE:
+            torch._C._stash_obj_in_tls('tributary.main', True)
         return True
-    return torch._C._current_graph_task_id() >= 0 and torch._C._is_key_in_tls('tributary.main')
+    return _HAS_STATE and torch._C._current_graph_task_id() >= 0 and torch._C._is_key_in_tls('tributary.main')
 
 
 def of_thread(kind):
