@@ -731,7 +731,8 @@ typedef struct trib_tensor_desc {
      * tensors of several types, shapes or kinds of operations apart. All workers use the tensors of such a name in one
      * order: those that wait for each other in different ones, each for the n-th operation of the name, get
      * TRIB_MISMATCH after a second or two, and so does whoever uses these two tensors later. Tensors with other lengths
-     * are not compared; a tensor that is declared again keeps its first one. A worker that has released a tensor of a
+     * are not compared, and trib_checkpoint takes those of one name for different ones where workers give them other
+     * lengths; a tensor that is declared again keeps its first one. A worker that has released a tensor of a
      * name, or whose operation was refused, does not know which ones are the n-th ones any more, and says nothing until
      * trib_join or the next epoch */
     uint32_t name_length;

@@ -258,7 +258,7 @@ struct trib_conn {
     uint64_t busy_ns;
     bool urgent; /* it carries little data, which must not wait behind that of others */
     bool proved; /* the peer has proved the token: the end of the connection may take its time */
-    /* Only a silence of twice break_timeout_ns ends it: if the way is narrow, another one could come too late. */
+    /* It may be silent for break_timeout_ns longer than others: in a narrow way a new one could come too late. */
     bool patient;
     bool refused; /* the address answered, and nobody listens there */
 };

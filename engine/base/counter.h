@@ -22,9 +22,9 @@ static inline void trib_counter_add(trib_counter *counter, uint64_t count)
 }
 
 /* For the writer only. */
-static inline void trib_counter_sub(trib_counter *counter, uint64_t count)
+static inline void trib_counter_take_one(trib_counter *counter)
 {
-    trib_counter_add(counter, UINT64_C(0) - count);
+    trib_counter_add(counter, UINT64_MAX);
 }
 
 static inline uint64_t trib_counter_get(const trib_counter *counter)

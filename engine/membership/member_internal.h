@@ -24,7 +24,8 @@ struct trib_member {
     int64_t away_since_ns; /* between epochs: since when the coordinator is out of reach; 0: it is in reach */
     /* between epochs: since when the coordinator's address refuses, as of the last attempt; 0: it does not */
     int64_t refused_since_ns;
-    bool noticed; /* the unreachable coordinator was logged before the join deadline */
+    bool noticed;        /* the unreachable coordinator was logged before the join deadline */
+    trib_cause given_up; /* why the coordinator at which this process waited to join has ended; TRIB_OK: none has */
 };
 
 /* True for a member that joins a job which is under way. */
@@ -60,8 +61,9 @@ void trib_member_note_waits(trib_member *member, bool waits);
 bool trib_member_is_away_too_long(trib_member *member, const trib_link *link);
 /* A member that waits to join has all of the join timeout again to find a coordinator. */
 void trib_member_search_anew(trib_member *member);
-/* The coordinator at which this process waited to join has ended for that cause. Another one may be found at other
- * addresses: then true is returned, and they are tried until the join timeout has passed since then. */
+/* The coordinator at which this process waited to join has ended for that cause. If the others may go on without it,
+ * true is returned, and theirs is looked for until the join timeout has passed since then: at other addresses, or at
+ * the same one, which is free now. */
 bool trib_member_looks_elsewhere(trib_member *member, const trib_cause *cause);
 /* The control link is up: sends JOIN. */
 void trib_member_link_ready(trib_link *link);

@@ -218,7 +218,14 @@ void trib_member_join_deadline_passed(trib_reactor *reactor, trib_timer *timer)
         return;
     }
     char text[TRIB_ERROR_TEXT_SIZE], why[TRIB_REASON_MAX], hint[HINT_SIZE];
-    if (!reached) {
+    if (!reached && member->given_up.status != TRIB_OK) {
+        char ended[TRIB_ERROR_TEXT_SIZE];
+        trib_job_render(engine, &member->given_up, ended);
+        snprintf(text, sizeof text,
+                 "reached no coordinator at %.60s in the %.1f s since the one that this process waited for has ended: "
+                 "%.240s",
+                 engine->coordinator_address, (double)join_timeout_ns / 1e9, ended);
+    } else if (!reached) {
         int64_t shortage_ns = 0;
         const int shortage = engine->coordinator != NULL ? trib_reactor_find_shortage(reactor, &shortage_ns) : 0;
         snprintf(text, sizeof text, "could not reach the coordinator at %s (transport %s) within %.1f s: %.200s%s",
@@ -393,15 +400,16 @@ void trib_member_search_anew(trib_member *member)
 bool trib_member_looks_elsewhere(trib_member *member, const trib_cause *cause)
 {
     const trib_engine *engine = member->core->engine;
-    const bool has_choice = trib_address_list_count(member->coordinator.text) > 1 || engine->env.resolve != NULL ||
-                            trib_tenure_is_used(engine);
-    const bool looks = has_choice && engine->roster == NULL && trib_member_is_joiner(engine) && member->link != NULL &&
+    const bool looks = engine->roster == NULL && trib_member_is_joiner(engine) && member->link != NULL &&
                        cause->status == TRIB_PEER_LOST;
     if (looks) {
         char why[TRIB_ERROR_TEXT_SIZE];
         trib_job_render(engine, cause, why);
         trib_log(member->core->reactor->logger, TRIB_LOG_WARN,
-                 "the coordinator that this process waited for does not go on (%.200s): others are looked for", why);
+                 "the coordinator that this process waited for does not go on (%.200s): another one is looked for at "
+                 "%.100s until %.0f s have passed",
+                 why, engine->coordinator_address, (double)engine->config.join_timeout_ns / 1e9);
+        member->given_up = *cause;
         trib_link_close(member->link, false, TRIB_CLOSED, why);
         trib_member_search_anew(member);
     }

@@ -87,7 +87,7 @@ static void server_closed(trib_link *link, trib_status status, const char *reaso
 {
     (void)reason;
     trib_core *core = link->core;
-    trib_counter_sub(&core->stats.connections, 1);
+    trib_counter_take_one(&core->stats.connections);
     if (core->worker_links != NULL && link->peer < core->engine->roster->worker_count &&
         core->worker_links[link->peer] == link) {
         core->worker_links[link->peer] = NULL;

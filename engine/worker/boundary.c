@@ -18,6 +18,15 @@ static uint64_t mix(uint64_t key)
     return key ^ key >> 29;
 }
 
+/* Workers that differ in a shape have used the same name, and all have failed. Any other failure is one of just this
+ * operation: a worker that has failed it and one that has failed another one have different states. */
+static uint64_t digest_failure(const trib_op *op)
+{
+    const trib_tensor *tensor = op->tensor;
+    const bool is_shared = tensor->name_length > 0 && atomic_load(&op->claim) == TRIB_MISMATCH;
+    return is_shared ? mix(~tensor->known_key) : mix(mix(~tensor->key) + op->ordinal);
+}
+
 /* A group's operations are not everybody's. A boundary is none of those that it counts. */
 static bool is_counted(const trib_op *op)
 {
@@ -53,7 +62,7 @@ static void mark_all(trib_engine *engine)
 void trib_boundary_count(trib_op *op)
 {
     trib_boundaries *self = &op->engine->boundaries;
-    op->tensor->submitted++;
+    op->ordinal = ++op->tensor->submitted;
     op->tensor->last_number = op->number;
     if (op->is_boundary) {
         pthread_mutex_lock(&self->mutex);
@@ -69,7 +78,7 @@ void trib_boundary_count(trib_op *op)
         pthread_mutex_unlock(&self->mutex);
     } else if (is_counted(op)) {
         self->operations++;
-        self->digest += mix(op->tensor->key);
+        self->digest += mix(op->tensor->known_key);
     }
     atomic_store(&op->mark, MARK_OPEN);
 }
@@ -251,7 +260,7 @@ void trib_boundary_op_over(trib_op *op)
     if (has_failed) {
         const bool is_late = is_awaited && self->op != NULL;
         *(is_late ? &self->late_failures : &self->failures) += 1;
-        *(is_late ? &self->late_digest : &self->failures_digest) += mix(~op->tensor->key);
+        *(is_late ? &self->late_digest : &self->failures_digest) += digest_failure(op);
         pthread_mutex_unlock(&self->mutex);
     }
     if (is_awaited) {

@@ -87,7 +87,7 @@ void trib_op_put_back(trib_op *op)
     trib_assert(atomic_load(&op->references) == 0 && atomic_load(&op->cores_left) == 0);
     op->next = op->engine->free_ops;
     op->engine->free_ops = op;
-    trib_counter_sub(&op->engine->ops_submitted, 1);
+    trib_counter_take_one(&op->engine->ops_submitted);
 }
 
 /* ---- Buffers of the sliced layouts ---- */

@@ -62,9 +62,9 @@ typedef struct trib_tensor {
     trib_engine *engine;
     uintptr_t handle; /* handle that the caller has; 0: the tensor is the engine's own, or was released */
     uint64_t count,
-        bytes;    /* size as declared here: TRIB_SLICES: of this worker's slice; TRIB_PAIRS: of its slices for all */
-    uint64_t key; /* hash of the name that the program knows */
-    trib_group *group; /* NULL: all workers */
+        bytes; /* size as declared here: TRIB_SLICES: of this worker's slice; TRIB_PAIRS: of its slices for all */
+    uint64_t key, known_key; /* hashes of the name, and of what the program knows of it */
+    trib_group *group;       /* NULL: all workers */
     trib_dtype dtype;
     trib_layout layout;
     int32_t priority;
@@ -180,6 +180,7 @@ struct trib_op {
     uint64_t input_given, output_given; /* what it has said */
     unsigned char *kept;                /* memory for a copy of the input, or NULL (op_carry.h) */
     uint64_t number;                    /* the order of submission */
+    uint32_t ordinal;                   /* its number among this worker's operations on the tensor */
     bool is_boundary;                   /* the all-reduce of a checkpoint (boundary.h) */
     atomic_int mark;                    /* whether a boundary waits for it */
     uint64_t boundary_number, boundary_operations;

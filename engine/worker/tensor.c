@@ -14,11 +14,9 @@
 #include "engine/worker/op_carry.h"
 #include "engine/worker/task_codec.h"
 
-/* The FNV-1a hash of the name that the program knows: workers that differ in a shape have used the same name. */
-static uint64_t key_of(const trib_tensor_desc *desc)
+/* FNV-1a */
+static uint64_t hash(const char *name, size_t length)
 {
-    const char *name = desc->name + (desc->name_length > 0 ? desc->name_begin : 0);
-    const size_t length = desc->name_length > 0 ? desc->name_length : strlen(name);
     uint64_t key = UINT64_C(14695981039346656037);
     for (size_t i = 0; i < length; i++) {
         key = (key ^ (unsigned char)name[i]) * UINT64_C(1099511628211);
@@ -227,9 +225,10 @@ static bool fill_tensor(trib_tensor *tensor, const trib_tensor_desc *desc, const
     tensor->group_place = trib_rank_group_place(tensor->engine, desc->group);
     tensor->members = trib_rank_group_count(tensor->engine, desc->group);
     snprintf(tensor->name, sizeof tensor->name, "%s", desc->name);
-    tensor->key = key_of(desc);
     tensor->name_begin = desc->name_length > 0 ? desc->name_begin : 0;
     tensor->name_length = desc->name_length;
+    tensor->key = hash(desc->name, strlen(desc->name));
+    tensor->known_key = desc->name_length > 0 ? hash(desc->name + desc->name_begin, desc->name_length) : tensor->key;
     tensor->dtype = desc->dtype;
     tensor->count = declared_count(desc);
     tensor->bytes = tensor->count * trib_dtype_size(desc->dtype);

@@ -149,7 +149,7 @@ static void worker_link_closed(trib_link *link, trib_status status, const char *
     trib_link **slot = &core->owner_links[link->peer * TRIB_REACTORS_MAX + link->peer_reactor];
     if (*slot == link) {
         *slot = NULL;
-        trib_counter_sub(&core->stats.connections, 1);
+        trib_counter_take_one(&core->stats.connections);
     }
     trib_cause cause;
     char text[TRIB_ERROR_TEXT_SIZE];

@@ -3,7 +3,9 @@
  * or a server that starts meanwhile joins nevertheless, however short the epochs are.
  */
 #include <stdio.h>
+#include <string.h>
 
+#include "engine/membership/member_internal.h"
 #include "engine/tracer/tracer.h"
 #include "tests/sim/boundary_program.h"
 
@@ -329,23 +331,37 @@ static void has_addresses(sim_job *job, uint32_t member, trib_config *config, tr
     config->coordinator = "n0:4000,n1:4000,n2:4000";
 }
 
+/* The process that joins knows one address only. */
+static void has_one_address(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
+{
+    has_addresses(job, member, config, link);
+    config->coordinator = member == MEMBERS - 1 ? "n0:4000" : config->coordinator;
+}
+
 static bool has_joined(sim_job *job, void *unused)
 {
     (void)unused;
     return job->members[MEMBERS - 1].ready_told;
 }
 
-/* Rank 0 is cut off from the other workers, and a worker that waits to join is first on its side. It goes to the
- * others' coordinator when rank 0 has ended, and has all of the join timeout to find it. */
-static void a_joiner_leaves_a_minority(void **state)
+/* The one address leads to another machine from now on. */
+static void move_address(const sim_job *job)
 {
-    (void)state;
+    trib_member *member = job->members[MEMBERS - 1].engine->member;
+    snprintf(member->coordinator.text, sizeof member->coordinator.text, "n1:4000");
+}
+
+/* Rank 0 is cut off from the other workers, and a process that waits to join is first on its side. It goes to the
+ * others' coordinator when rank 0 has ended, and has all of the join timeout to find it. Where nobody goes on it hears
+ * why at the end of that. */
+static void leave_minority(bool is_server, bool has_one, bool others_go_on)
+{
     const int64_t latency_ns = 50000;
-    sim_job_config config = sim_job_config_default(MEMBERS, 0);
+    sim_job_config config = sim_job_config_default(MEMBERS - is_server, is_server);
     config.engine.survive = TRIB_SURVIVE_WORKERS;
     config.engine.peer_timeout_ns = 2 * SECOND;
     config.engine.join_timeout_ns = 13 * SECOND / 2;
-    config.tweak = has_addresses;
+    config.tweak = has_one ? has_one_address : has_addresses;
     config.user = (void *)(uintptr_t)&latency_ns;
     trib_error error = {.status = TRIB_OK};
     sim_job *job = sim_job_open(&config, &error);
@@ -363,18 +379,47 @@ static void a_joiner_leaves_a_minority(void **state)
     const int64_t cut_ns = trib_sim_now(job->sim);
     /* Rank 0 gathers for its next epoch, the joiner comes, and nobody else does. That is over after 6 s. */
     (void)sim_job_run(job, cut_ns + 8 * SECOND, NULL, NULL);
-    assert_false(job->members[MEMBERS - 1].ready_told);
+    assert_true(job->members[0].ended_told);
+    if (job->members[MEMBERS - 1].ready_told) {
+        fail_msg("%s", job->members[MEMBERS - 1].ready.text);
+    }
     assert_int_equal(programs[0].boundaries, 0);
-    trib_sim_node_regroup(job->members[MEMBERS - 1].node, 0);
+    if (has_one && others_go_on) {
+        move_address(job);
+    }
+    trib_sim_node_regroup(job->members[MEMBERS - 1].node, others_go_on ? 0 : 1);
     advance(&programs[1]);
     advance(&programs[2]);
     assert_true(sim_job_run(job, cut_ns + 60 * SECOND, has_joined, NULL));
-    if (job->members[MEMBERS - 1].ready.status != TRIB_OK) {
-        fail_msg("%s", job->members[MEMBERS - 1].ready.text);
+    const trib_error *told = &job->members[MEMBERS - 1].ready;
+    if (told->status != (others_go_on ? TRIB_OK : TRIB_JOIN_FAILED)) {
+        fail_msg("%s", told->text);
     }
+    assert_true(others_go_on || strstr(told->text, "no majority") != NULL);
     trib_sim_node_regroup(job->members[0].node, 0);
     assert_true(sim_job_close(job, 60 * SECOND));
     sim_job_free(job);
+}
+
+static void a_joiner_leaves_a_minority(void **state)
+{
+    (void)state;
+    leave_minority(false, false, true);
+    leave_minority(true, false, true);
+}
+
+static void a_joiner_with_one_address_leaves_a_minority(void **state)
+{
+    (void)state;
+    leave_minority(false, true, true);
+    leave_minority(true, true, true);
+}
+
+static void a_joiner_hears_why_nobody_goes_on(void **state)
+{
+    (void)state;
+    leave_minority(false, true, false);
+    leave_minority(true, true, false);
 }
 
 /* A worker that waits to join dies when the epoch ends, and a place is held for it. */
@@ -420,6 +465,8 @@ int main(void)
                                        cmocka_unit_test(one_that_leaves_does_not_hold_it_up),
                                        cmocka_unit_test(a_connection_that_breaks_is_no_death),
                                        cmocka_unit_test(cores_do_not_outlive_the_job),
-                                       cmocka_unit_test(a_joiner_leaves_a_minority)};
+                                       cmocka_unit_test(a_joiner_leaves_a_minority),
+                                       cmocka_unit_test(a_joiner_with_one_address_leaves_a_minority),
+                                       cmocka_unit_test(a_joiner_hears_why_nobody_goes_on)};
     return cmocka_run_group_tests_name("boundaries", tests, NULL, NULL);
 }

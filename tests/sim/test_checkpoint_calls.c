@@ -261,6 +261,65 @@ static void names_that_differed_are_told_once(void **state)
     sim_job_free(job);
 }
 
+static bool is_done(sim_job *job, void *argument)
+{
+    (void)job;
+    return *(const trib_status *)argument != TRIB_PENDING;
+}
+
+/* That rank gives up an operation to which it has contributed, and the other one has the sum. */
+static void fail_on(sim_job *job, uint32_t rank, const char *name, uint32_t known_from)
+{
+    int32_t buffers[2][100] = {{0}};
+    trib_status statuses[2] = {TRIB_PENDING, TRIB_PENDING};
+    trib_error error = {.text = ""};
+    for (uint32_t i = 0; i < 2; i++) {
+        const uint32_t at = i == 0 ? rank : 1 - rank;
+        trib_op *op = NULL;
+        trib_tensor_desc desc;
+        trib_tensor_desc_init(&desc, sizeof desc);
+        desc.name = name;
+        desc.name_begin = known_from;
+        desc.name_length = 1;
+        desc.dtype = TRIB_INT32;
+        desc.count = 100;
+        trib_op_params params;
+        trib_op_params_init(&params, sizeof params);
+        params.input = params.output = buffers[at];
+        params.done_cb = on_failed;
+        params.user = &statuses[at];
+        assert_int_equal(trib_tensor_declare(job->members[at].engine, &desc, &params.tensor, &error), TRIB_OK);
+        assert_int_equal(trib_push_pull(job->members[at].engine, &params, &op, &error), TRIB_OK);
+        if (i == 0) {
+            (void)sim_job_run(job, trib_sim_now(job->sim) + SECOND / 10, NULL, NULL);
+            trib_op_cancel(op);
+        }
+        trib_op_release(op);
+        assert_true(sim_job_run(job, trib_sim_now(job->sim) + 60 * SECOND, is_done, &statuses[at]));
+        assert_int_equal(statuses[at], i == 0 ? TRIB_CANCELLED : TRIB_OK);
+    }
+}
+
+/* Each rank has failed one operation that the other has the result of: on tensors of one name, or on one tensor. */
+static void other_failures_are_told(void **state)
+{
+    (void)state;
+    sim_job *job = open_two();
+    call calls[2];
+    fail_on(job, 0, "sum.w", 4);
+    fail_on(job, 1, "cast.w", 5);
+    begin_calls(job, 1, calls);
+    expect_calls(job, calls, TRIB_MISMATCH, "not the same");
+    fail_on(job, 0, "w", 0);
+    fail_on(job, 1, "w", 0);
+    begin_calls(job, 2, calls);
+    expect_calls(job, calls, TRIB_MISMATCH, "not the same");
+    begin_calls(job, 3, calls);
+    expect_calls(job, calls, TRIB_OK, "");
+    assert_true(sim_job_close(job, 60 * SECOND));
+    sim_job_free(job);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -269,6 +328,7 @@ int main(void)
         cmocka_unit_test(joined_worker_counts_as_come),
         cmocka_unit_test(shapes_that_differed_are_over),
         cmocka_unit_test(names_that_differed_are_told_once),
+        cmocka_unit_test(other_failures_are_told),
     };
     return cmocka_run_group_tests_name("calls of trib_checkpoint", tests, NULL, NULL);
 }

@@ -151,12 +151,50 @@ static void what_the_votes_say_is_over(void **state)
     close_job(job);
 }
 
+static bool is_between_epochs(sim_job *job, void *unused)
+{
+    (void)unused;
+    return atomic_load(&job->members[0].engine->changing);
+}
+
+static bool rank_0_is_done(sim_job *job, void *argument)
+{
+    (void)job;
+    return ((const exchange *)argument)->done > 0;
+}
+
+/* Rank 0 cancels an operation that goes on in the next epoch, where rank 2 does not come to it. */
+static void what_is_cancelled_between_epochs_is_over(void **state)
+{
+    (void)state;
+    for (int64_t i = 0; i < 20; i++) {
+        int32_t buffers[WORKERS][2 * COUNT] = {{0}};
+        exchange exchanges[WORKERS];
+        sim_job *job = open_job(exchanges, buffers);
+        trib_op *op = NULL;
+        sim_bed_begin(job, 0, "x", COUNT, &exchanges[0], 0, &op);
+        submit(job, exchanges, 1, 2);
+        run_for(job, SECOND / 10);
+        sim_job_kill(job, LOST);
+        assert_true(sim_job_run(job, trib_sim_now(job->sim) + 20 * SECOND, is_between_epochs, NULL));
+        run_for(job, i * SECOND / 1000);
+        trib_op_cancel(op);
+        trib_op_release(op);
+        if (!sim_job_run(job, trib_sim_now(job->sim) + 20 * SECOND, rank_0_is_done, &exchanges[0])) {
+            fail_msg("the operation goes on, cancelled %lld ms after the end of the epoch", (long long)i);
+        }
+        assert_int_equal(exchanges[0].status, TRIB_CANCELLED);
+        close_job(job);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_all_are_through_with_is_over),
         cmocka_unit_test(a_bad_tensor_stays_bad),
         cmocka_unit_test(what_the_votes_say_is_over),
+        cmocka_unit_test(what_is_cancelled_between_epochs_is_over),
     };
     return cmocka_run_group_tests_name("what some have failed alone", tests, NULL, NULL);
 }

@@ -344,6 +344,48 @@ static void answers_come_before_reports(void **state)
     }
 }
 
+/* A link of the server whose next connection has frames of its own that are not reported yet; else NULL. */
+static trib_link *find_waiting(const sim_job *job)
+{
+    for (trib_link *link = job->members[WORKERS].engine->cores[0].host.links; link != NULL; link = link->next) {
+        const trib_link *successor = link->redial.successor;
+        if (successor != NULL && link->conn == NULL && successor->in_flight > 0 && !link->redial.timer.armed) {
+            return link;
+        }
+    }
+    return NULL;
+}
+
+static bool one_waits(sim_job *job, void *unused)
+{
+    (void)unused;
+    return find_waiting(job) != NULL;
+}
+
+/* Such a connection ends, and nobody tells the other side. The server does not wait until that finds out. */
+static void a_connection_that_waits_may_end(void **state)
+{
+    (void)state;
+    sim_job *job = open_late_job(1);
+    sum(job, COUNT);
+    assert_int_equal(break_links(job), WORKERS);
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + SECOND, one_waits, NULL));
+    for (uint32_t rank = 0; rank < WORKERS; rank++) {
+        trib_sim_process_freeze(job->members[rank].process, true);
+    }
+    const trib_link *link = find_waiting(job);
+    trib_link_close(link->redial.successor, false, TRIB_PEER_LOST, "it has ended");
+    (void)sim_job_run(job, trib_sim_now(job->sim) + SECOND / 10, NULL, NULL);
+    assert_null(link->redial.successor);
+    assert_non_null(link->redial.call);
+    for (uint32_t rank = 0; rank < WORKERS; rank++) {
+        trib_sim_process_freeze(job->members[rank].process, false);
+    }
+    sum(job, COUNT);
+    assert_true(sim_job_close(job, 20 * SECOND));
+    sim_job_free(job);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -351,7 +393,7 @@ int main(void)
         cmocka_unit_test(control_connections_are_patient),   cmocka_unit_test(narrow_links_do_not_break),
         cmocka_unit_test(all_addresses_have_to_refuse),      cmocka_unit_test(last_words_arrive),
         cmocka_unit_test(counts_that_cannot_be_are_refused), cmocka_unit_test(nothing_under_way_is_lost),
-        cmocka_unit_test(answers_come_before_reports),
+        cmocka_unit_test(answers_come_before_reports),       cmocka_unit_test(a_connection_that_waits_may_end),
     };
     return cmocka_run_group_tests_name("reconnect", tests, NULL, NULL);
 }

@@ -23,7 +23,8 @@
 /* Seeds that found what no other test is about: a worker of a machine leaves before another one has heard that they
  * disagree about a tensor on devices, which that one has announced, or not, or whose number it does not know yet, or
  * whose shard it has yet to push; a tensor ends between a withdrawal's header and its payload; a clock jumps by what is
- * left of a grace period; the subflows of a link end before its first connection, to which their credit falls. */
+ * left of a grace period; the subflows of a link end before its first connection, to which their credit falls. Each
+ * meets its moment only if nothing comes late. */
 static const uint64_t once_failed[] = {113252, 121513, 1004976, 1097887, 1108572, 1153677, 2012072};
 
 /* Describes the seed that runs now, for the handler of signals that end the program. */
@@ -37,10 +38,21 @@ static void on_fatal(int signal_number)
     raise(signal_number);
 }
 
+static void draw(uint64_t seed, torture_plan *plan)
+{
+    torture_draw(seed, plan);
+    for (size_t i = 0; i < sizeof once_failed / sizeof once_failed[0]; i++) {
+        if (once_failed[i] == seed) {
+            plan->job.stagger_one_in = 0;
+            plan->job.net.sent_late_ns = 0;
+        }
+    }
+}
+
 static bool run_seed(uint64_t seed, bool talks, torture_verdict *sum)
 {
     torture_plan plan;
-    torture_draw(seed, &plan);
+    draw(seed, &plan);
     char text[1800];
     torture_describe(&plan, text, sizeof text);
     snprintf(current, sizeof current, "\nended in %s\n", text);

@@ -162,6 +162,44 @@ static void its_state_is_kept_by_partition(void **state)
     job_close(&self.jobs);
 }
 
+/* Tensors of one name draw apart, and workers alike, whatever part of the name each says that its program knows. */
+static void draws_are_of_whole_names(void **state)
+{
+    (void)state;
+    static float drawn[2][COUNT];
+    party self;
+    job_open(&self.jobs, WORKERS, 0, party_small_pieces);
+    party_all_workers(&self);
+    for (uint32_t k = 0; k < 2; k++) {
+        trib_op *ops[WORKERS];
+        for (uint32_t i = 0; i < WORKERS; i++) {
+            for (uint32_t e = 0; e < COUNT; e++) {
+                inputs[i][e] = 1;
+            }
+            const trib_tensor_desc desc = {.name = k == 0 ? "g#1" : "g#2",
+                                           .name_length = i,
+                                           .dtype = TRIB_FLOAT32,
+                                           .count = COUNT,
+                                           .codec = "randomk,k=0.1"};
+            ops[i] = party_submit(
+                &self, i, trib_all_reduce,
+                (trib_op_params){.tensor = party_declare(&self, i, desc), .input = inputs[i], .output = outputs[i]});
+        }
+        for (uint32_t i = 0; i < WORKERS; i++) {
+            party_succeeds(ops[i]);
+        }
+        memcpy(drawn[k], outputs[0], sizeof drawn[k]);
+        float most = 0;
+        for (uint32_t e = 0; e < COUNT; e++) {
+            assert_true(most == 0 || drawn[k][e] == 0 || drawn[k][e] == most);
+            most = drawn[k][e] > most ? drawn[k][e] : most;
+        }
+        assert_true(most > 0);
+    }
+    assert_true(memcmp(drawn[0], drawn[1], sizeof drawn[0]) != 0);
+    job_close(&self.jobs);
+}
+
 /* ---- Failures ---- */
 
 /* The second of three rounds fails on rank 1. With feedback all its elements are in later sums, those of the other
@@ -375,6 +413,7 @@ int main(void)
         cmocka_unit_test(colocated_servers_sum_in_it),
         cmocka_unit_test(dedicated_servers_sum_in_it),
         cmocka_unit_test(its_state_is_kept_by_partition),
+        cmocka_unit_test(draws_are_of_whole_names),
         cmocka_unit_test(encode_that_fails_fails_the_operation),
         cmocka_unit_test(too_many_bytes_fail_the_operation),
         cmocka_unit_test(sums_that_cannot_be_encoded),
