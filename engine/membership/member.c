@@ -409,7 +409,7 @@ static void member_closed(trib_link *link, trib_status status, const char *reaso
         trib_member_lose_coordinator(member, &cause);
     } else if (status == TRIB_UNAUTHORIZED || status == TRIB_PROTOCOL ||
                (member->has_begun && !atomic_load(&core->engine->changing) && !trib_member_is_joiner(core->engine))) {
-        trib_member_fail_to_join(member, link, status, why);
+        trib_member_fail_to_join(member, status, why);
     } else {
         snprintf(member->last_problem, sizeof member->last_problem, "%.380s", why);
         trib_member_note_awaited(core->engine);

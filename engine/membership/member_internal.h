@@ -25,7 +25,7 @@ struct trib_member {
     /* between epochs: since when the coordinator's address refuses, as of the last attempt; 0: it does not */
     int64_t refused_since_ns;
     bool noticed;        /* the unreachable coordinator was logged before the join deadline */
-    trib_cause given_up; /* why the coordinator at which this process waited to join has ended; TRIB_OK: none has */
+    trib_cause given_up; /* why the last coordinator that was reached has ended; TRIB_OK: it has not */
 };
 
 /* True for a member that joins a job which is under way. */
@@ -52,7 +52,7 @@ void trib_member_try_to_connect(trib_reactor *reactor, trib_timer *timer);
 /* Runs when the join_deadline timer fires. */
 void trib_member_join_deadline_passed(trib_reactor *reactor, trib_timer *timer);
 /* Ends the engine: the link to the coordinator has ended before the member joined, and another try would not help. */
-void trib_member_fail_to_join(trib_member *member, const trib_link *link, trib_status status, const char *why);
+void trib_member_fail_to_join(trib_member *member, trib_status status, const char *why);
 /* Looks the coordinator's name up again, because it is out of reach and may have other addresses by now. */
 void trib_member_resolve_coordinator(trib_member *member);
 /* A PING says whether this member waits for a boundary of a job that is under way. */

@@ -88,6 +88,7 @@ void trib_member_link_ready(trib_link *link)
         return;
     }
     member->away_since_ns = 0;
+    member->given_up.status = TRIB_OK;
     unsigned char payload[4096];
     trib_writer writer = {.data = payload, .capacity = sizeof payload};
     trib_member_info info;
@@ -168,7 +169,7 @@ void trib_member_try_to_connect(trib_reactor *reactor, trib_timer *timer)
 
 #define HINT_SIZE (TRIB_COORDINATOR_SOURCE_SIZE + 64)
 
-/* What to do where another than the coordinator, or nobody, listens at its address. */
+/* Returns the advice for an address at which nobody listens. */
 static const char *hint_at_address(const trib_engine *engine, char text[HINT_SIZE])
 {
     text[0] = '\0';
@@ -178,12 +179,11 @@ static const char *hint_at_address(const trib_engine *engine, char text[HINT_SIZ
     return text;
 }
 
-void trib_member_fail_to_join(trib_member *member, const trib_link *link, trib_status status, const char *why)
+void trib_member_fail_to_join(trib_member *member, trib_status status, const char *why)
 {
     trib_engine *engine = member->core->engine;
-    char text[TRIB_ERROR_TEXT_SIZE], hint[HINT_SIZE];
-    snprintf(text, sizeof text, "could not join at %.100s: %.200s%s", engine->coordinator_address, why,
-             link->session.is_established ? "" : hint_at_address(engine, hint));
+    char text[TRIB_ERROR_TEXT_SIZE];
+    snprintf(text, sizeof text, "could not join at %.100s: %.250s", engine->coordinator_address, why);
     const trib_cause cause =
         trib_cause_about(status, TRIB_CAUSE_NOTE, TRIB_SUBJECT_COORDINATOR, 0, engine->member_id, text);
     trib_job_end(engine, &cause);

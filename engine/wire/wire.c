@@ -176,8 +176,10 @@ bool trib_frame_is_damaged(const unsigned char header[TRIB_HEADER_SIZE], bool sp
 trib_status trib_frame_decode(const unsigned char header[TRIB_HEADER_SIZE], trib_frame *frame_out, trib_error *error)
 {
     if (load_u32(header) != TRIB_WIRE_MAGIC) {
-        return trib_error_set(error, TRIB_PROTOCOL, "not a frame of this protocol (first bytes %02x %02x %02x %02x)",
-                              header[0], header[1], header[2], header[3]);
+        return trib_error_set(
+            error, TRIB_PROTOCOL,
+            "not a frame of this protocol (first bytes %02x %02x %02x %02x): the other side is another program",
+            header[0], header[1], header[2], header[3]);
     }
     if (trib_frame_is_foreign(header)) {
         return trib_error_set(error, TRIB_PROTOCOL,

@@ -19,7 +19,8 @@ static uint64_t mix(uint64_t key)
 }
 
 /* Workers that differ in a shape have used the same name, and all have failed. Any other failure is one of just this
- * operation: a worker that has failed it and one that has failed another one have different states. */
+ * operation: a worker that has failed it and one that has failed another one have different states. So one boundary
+ * fails if a worker's deadline or cancellation has come before its TRIB_MISMATCH. */
 static uint64_t digest_failure(const trib_op *op)
 {
     const trib_tensor *tensor = op->tensor;

@@ -316,7 +316,7 @@ def external_coordinator_forgotten():
 
 
 def coordinator_elsewhere():
-    """No process listens at the address. The error names the address and the variable that sets it."""
+    """No process listens at the address. The error names the address, and tells what is wrong with it."""
     port = free_port()
     refuses(
         [HELLO],
@@ -345,8 +345,8 @@ def another_program_listens():
         refuses(
             [HELLO],
             clean_env(TRIB_RANK=1, TRIB_WORKERS=2, TRIB_COORDINATOR=address),
-            'could not join at %s: not a frame of this protocol (first bytes 48 54 54 50); TRIB_COORDINATOR must say '
-            'where rank 0 runs' % address,
+            'could not join at %s: not a frame of this protocol (first bytes 48 54 54 50): the other side is another '
+            'program' % address,
         )
 
 

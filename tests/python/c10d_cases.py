@@ -313,7 +313,7 @@ def polled_on_a_gpu(rank, size):
 
     def fake(error, *done):
         found, wait = iter(done), unittest.mock.Mock(side_effect=error, return_value=None)
-        call = types.SimpleNamespace(wait=wait, done=lambda: next(found, True), stream_wait=lambda stream: None)
+        call = unittest.mock.Mock(wait=wait, done=lambda: next(found, True))
         return tributary.torch.c10d.Work(tributary.torch.handles.Handle([(call, 'cuda:0')], lambda: 0), None, None)
 
     def told(wait):
@@ -330,6 +330,11 @@ def polled_on_a_gpu(rank, size):
         assert right.is_success()
         assert told(waited.wait) is others and waited.exception() is None
         assert told(waited.wait) is own and waited.exception() is own and not waited.is_success()
+        call = unittest.mock.Mock(wait=unittest.mock.Mock(side_effect=own), done=unittest.mock.Mock(return_value=False))
+        inner = tributary.torch.handles.Handle([(call, 'cuda:0')], lambda: 0)
+        tributary.torch.exchange.merged([inner, inner], lambda: 0).take()
+        call.done.return_value = True
+        assert told(right.wait) is own and told(right.wait) is None
 
 
 def callbacks(rank, size):

@@ -121,15 +121,19 @@ def is_declared(name):
 
 
 def told_of(words, begin):
-    """Begins an operation, and returns when this worker has told of that on its standard error, or 60 s are over."""
+    """Begins an operation, and returns when this worker has told of that on its standard error."""
     kept, (read, write), told = os.dup(2), os.pipe(), b''
     os.dup2(write, 2)
-    begin()
-    while words not in told and select.select([read], [], [], 60)[0]:
-        told += os.read(read, 4096)
-    os.dup2(kept, 2)
-    for end in kept, read, write:
-        os.close(end)
+    try:
+        begin()
+        while words not in told and select.select([read], [], [], 60)[0]:
+            told += os.read(read, 4096)
+    finally:
+        os.dup2(kept, 2)
+        os.write(2, told)
+        for end in kept, read, write:
+            os.close(end)
+    assert words in told, told
 
 
 def assert_only_reactors_are_pinned():

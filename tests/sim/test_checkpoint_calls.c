@@ -267,7 +267,7 @@ static bool is_done(sim_job *job, void *argument)
     return *(const trib_status *)argument != TRIB_PENDING;
 }
 
-/* That rank gives up an operation to which it has contributed, and the other one has the sum. */
+/* The rank gives up an operation to which it has contributed, and the other one has the sum. */
 static void fail_on(sim_job *job, uint32_t rank, const char *name, uint32_t known_from)
 {
     int32_t buffers[2][100] = {{0}};

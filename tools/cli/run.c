@@ -74,6 +74,14 @@ static int64_t now_ms(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
+/* Prints why a program cannot be started, and for a Python script that is there what to do. */
+static void tell_exec_failed(const char *program)
+{
+    const char *why = strerror(errno), *suffix = strrchr(program, '.');
+    const bool is_script = suffix != NULL && strcmp(suffix, ".py") == 0 && access(program, F_OK) == 0;
+    fprintf(stderr, "tributary run: %s: %s%s\n", program, why, is_script ? "; put python3 before the script" : "");
+}
+
 static void exec_process(int index, const launch *self, char **program, const int *to, pid_t parent)
 {
     sigset_t none;
@@ -105,7 +113,7 @@ static void exec_process(int index, const launch *self, char **program, const in
         setenv("TRIB_LOCAL_RANK", rank, 1);
         execvp(program[0], program);
     }
-    fprintf(stderr, "tributary run: %s: %s\n", index < self->servers ? "/proc/self/exe" : program[0], strerror(errno));
+    tell_exec_failed(index < self->servers ? "/proc/self/exe" : program[0]);
     _exit(127);
 }
 

@@ -89,7 +89,7 @@ def _signal_all(pids, number):
 def _hint_at(program, folder):
     """Returns what to do about a program that could not be started, as far as its file tells."""
     if program.endswith('.py') and os.path.isfile(os.path.join(folder, program)):
-        return ' (the script is there): put its interpreter before it: python3 %s' % program
+        return '; put python3 before the script'
     return ''
 
 

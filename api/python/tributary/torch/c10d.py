@@ -70,7 +70,7 @@ class Work(dist._Work if hasattr(dist, '_Work') else dist.Work):
         # timeout: a timedelta; what is not positive stands for the group's own. On a GPU the stream waits, without one.
         seconds = timeout.total_seconds() if timeout else 0
         deadline = time.monotonic() + seconds
-        raise_unseen()  # what is not this one's error
+        raise_unseen()  # others' errors, so that they are not noted as this one's
         try:
             for operation, place in self._handle.operations if seconds > 0 else ():
                 if place is None:
@@ -405,6 +405,7 @@ _world = {}  # the engine of the group of all processes, under the name 'engine'
 
 
 def create(opts, _backend_options=None):
+    futures.has_order()  # marks the main thread before its first backward pass, which PyTorch's threads may run
     store, rank, size = opts.store, opts.group_rank, opts.group_size
     ranks = list(opts.global_ranks_in_group) or list(range(size))
     timeout = opts.timeout if isinstance(opts.timeout, datetime.timedelta) else datetime.timedelta(seconds=300)

@@ -30,12 +30,10 @@ def choose() -> None:
     the beginning, so nobody can tell whether it was chosen."""
     if not _may_choose():
         return
-    os.environ['TRIB_DEVICE'] = 'cuda'
-    config = initialised(_abi.trib_config(), lib.trib_config_init)
-    call(lib.trib_config_from_env, ctypes.byref(config))
+    config = _read_settings()
     if not _has_each_one(config.local_size):
-        del os.environ['TRIB_DEVICE']
         return
+    os.environ['TRIB_DEVICE'] = 'cuda'
     slot = int(os.environ.get('TRIB_LOCAL_RANK', config.local_rank))  # an elastic worker is a machine of its own
     if not torch.cuda.is_initialized() or torch.cuda.current_device() == 0:
         torch.cuda.set_device((slot if config.local_size == 1 else config.local_rank) % torch.cuda.device_count())
@@ -44,18 +42,32 @@ def choose() -> None:
 def choose_at(place: places.Place) -> dict[str, Any]:
     """Does the same for a process whose place on its machine is known; returns the engine's settings for it. A GPU that
     several programs have used was not chosen: CUDA begins with the first one."""
-    if 'TRIB_DEVICE_COUNT' in os.environ:  # the environment says which processes are a machine's
-        choose()
+    if not _may_choose():
         return {}
-    if not _may_choose() or not _has_each_one(place.count):
+    is_stated = 'TRIB_DEVICE_COUNT' in os.environ  # the environment says which processes are one machine's
+    if not _has_each_one(_read_settings().local_size if is_stated else place.count):
         return {}
     if not place.has_own_gpu:
         gpus = range(torch.cuda.device_count())
         free = [gpu for gpu in gpus if places.name_of(gpu) not in place.taken] or gpus
         torch.cuda.set_device(free[place.turn % len(free)])
+    if is_stated:
+        os.environ['TRIB_DEVICE'] = 'cuda'
+        return {}
     if not place.is_even:  # a machine of its own, as NCCL sums only within machines that are alike
         return {'device': 'cuda'}
     return {'device': 'cuda', 'local_rank': place.index, 'local_size': place.count}
+
+
+def _read_settings():
+    """Returns the environment's settings, as they are with a GPU."""
+    os.environ['TRIB_DEVICE'] = 'cuda'
+    try:
+        config = initialised(_abi.trib_config(), lib.trib_config_init)
+        call(lib.trib_config_from_env, ctypes.byref(config))
+    finally:
+        del os.environ['TRIB_DEVICE']
+    return config
 
 
 def _has_each_one(count):

@@ -1,8 +1,8 @@
 """Collectives on contiguous tensors of one engine: what ops.py (Horovod's names) and c10d.py (PyTorch's) are built on.
 
 Each function submits and returns a Handle. A name of None takes one that is counted, so workers must submit operations
-without names in the same order. Callbacks of futures count for themselves, and so does each kind, of broadcasts each
-size, in threads beside the main one and its backward passes."""
+without names in the same order. Callbacks of futures count for themselves. In threads beside the main one and its
+backward passes each kind is counted by itself, and of broadcasts each size."""
 
 import ctypes
 import math
@@ -61,9 +61,9 @@ def _slot(engine, kind, source, priority, codec):
             return tensors[key], dict(step=turn)  # workers compare it, so that no sum is of different calls
     except MismatchError:
         pass  # nobody has waited for the operation that failed
-    # What a full slot has no tensor for gets one of its own. So does all of a slot with an operation that failed, as
-    # workers may be at different rounds of its tensors. The call's number is the same on all, so they meet again when
-    # each has seen the error, whichever does first.
+    # A new tensor of a full slot is declared for this call alone, and so is each of a slot with an operation that
+    # failed, as workers may be at different rounds of its tensors. The call's number is the same on all, so they meet
+    # again when each has seen the error, whichever does first.
     name = '%s.alone.%d' % (kind, turn)
     tensor = engine.declare_once(name, dtype, count, priority=priority, is_device=is_cuda, codec=codec)
     tensor.failures = failures

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import threading
 from typing import Any
 
@@ -13,9 +12,9 @@ from ..errors import ArgumentError
 # Handles that nobody has waited for yet, by the name that the caller gave.
 in_flight = {}
 
-# Operations whose end a stream waits for and no thread yet. Their errors are raised by a later wait. Threads take them
-# out and put them in at once, each step of which a deque does as a whole.
-_unseen = collections.deque()
+# Operations whose end a stream waits for and no thread yet. Their errors are raised by a later wait, once. Threads take
+# them out and put them in at once, each step of which a dict does as a whole.
+_unseen = {}
 
 
 class Handle:
@@ -53,9 +52,10 @@ class Handle:
                         stream = torch.cuda.current_stream(device)
                         operation.stream_wait(stream.cuda_stream)
                         if operation.done():
+                            _unseen.pop(operation, None)
                             operation.wait()  # the stream hears of no error
                         else:
-                            _unseen.append(operation)
+                            _unseen[operation] = None
                         streams[device] = stream
                 self._result = self._finish() if self._finish is not None else self.operations[0][0].wait()
                 self._is_finished, self._streams = True, tuple(streams.items())
@@ -70,15 +70,9 @@ class Handle:
 
 def raise_unseen():
     """Raises the error of an operation that a stream waited for, if one failed."""
-    for _ in range(len(_unseen)):
-        try:
-            operation = _unseen.popleft()
-        except IndexError:  # another thread has taken it
-            return
-        if operation.done():
+    for operation in list(_unseen):
+        if operation.done() and _unseen.pop(operation, 'taken') is None:  # no other thread has taken it
             operation.wait()
-        else:
-            _unseen.append(operation)
 
 
 def poll(handle: Any) -> bool:
