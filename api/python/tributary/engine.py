@@ -306,15 +306,15 @@ class Engine:
         use names alike number them alike. codec is the text of how its sums travel; None: as the job's setting says.
         Workers whose shapes differ get MismatchError, and the name takes no further shape: they would number it
         differently. () differs from none. quorum is the number of workers without whose contributions its all-reduces
-        do not go on; 0: as the job's setting says (TRIB_QUORUM). known: the part of the name that the program
-        knows, '' for all of it: workers that use it for names that differ in the rest get MismatchError, too."""
+        do not go on; 0: as the job's setting says (TRIB_QUORUM). known: the end of the name, as the program
+        knows it; '': all of the name. Workers that use it for names that begin differently get MismatchError, too."""
         shape = tuple(shape) if len(shape) <= _abi.TRIB_TENSOR_DIMS_MAX else ()
         shapes = self._tensors.setdefault((name, group), {})
         key = (dtype, count, is_device, codec, shape, quorum)
         if key not in shapes:
             self.refuse_disputed(name, shapes.values())
             full = '%s#%d' % (name, len(shapes)) if shapes else name
-            head, part = name.partition(known)[0].encode() if known else b'', encoded(known or name)
+            head, part = name[: -len(known)].encode() if known else b'', encoded(known or name)
             is_whole = encoded(full).startswith(head + part)  # a long name is cut
             shapes[key] = self.declare_once(
                 full,
@@ -360,8 +360,7 @@ class Engine:
         name_begin: int = 0,
     ) -> Tensor:
         """Declares a tensor that the caller releases, or an operation of it (is_once). The n-th of a name belongs with
-        the n-th of that name on the other workers. name_length,
-        name_begin: as in trib_tensor_desc."""
+        the n-th of that name on the other workers. name_length, name_begin: as in trib_tensor_desc."""
         desc = initialised(_abi.trib_tensor_desc(), lib.trib_tensor_desc_init)
         desc.name, desc.dtype, desc.count, desc.priority, desc.layout, desc.row = (
             encoded(name),

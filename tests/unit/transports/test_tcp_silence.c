@@ -60,7 +60,7 @@ static void what_the_peer_has_behind_a_gap_is_life(void **state)
     }
 }
 
-/* What is lost in the queue of a narrow link is acknowledged two round trips late. The limit stays one. */
+/* A packet that is lost in the queue of a narrow link is acknowledged two round trips late. There still is a limit. */
 static void a_long_round_trip_takes_its_time(void **state)
 {
     (void)state;

@@ -79,11 +79,8 @@ def exchange(array, name, reduce=0, root=-1, priority=0, process_set=None, compr
         raise ArgumentError('%s: elements of %s cannot be summed' % (name, kind))
     codec = codec_of(compression, array.size * np.dtype(array.dtype).itemsize)
     engine, is_once = resolve(process_set).engine(), isinstance(name, _CountedName)
-    options = dict(priority=priority, codec=codec, shape=array.shape)
-    if is_once:
-        tensor = engine.declare_once(name, DTYPES[kind], array.size, **options)
-    else:
-        tensor = engine.declare(name, DTYPES[kind], array.size, **options)
+    declare = engine.declare_once if is_once else engine.declare
+    tensor = declare(name, DTYPES[kind], array.size, priority=priority, codec=codec, shape=array.shape)
     if (
         _native.trib_mxnet_submit(job.engine()._handle, tensor.handle, array.handle, reduce, root, priority, is_once)
         != 0

@@ -187,7 +187,7 @@ def refuse_xla(name):
 
 def _exchange(tensor, name, kind, reduce=0, root=0, priority=0, compression=Compression.none, process_set=None):
     refuse_xla(name)
-    # What is behind the kind is compared where operations have an order. Those of a graph may run at the same time.
+    # Workers compare names without the kind where operations have an order. Those of a graph may run at the same time.
     has_order = tf.executing_eagerly() and not isinstance(name, OnceName)
     return _module.tributary_exchange(
         value=tensor,
