@@ -28,11 +28,13 @@ _PLACE = ('rank', 'worker_count')
 _NO_FAILURES = (HostsUpdatedInterrupt, JobLostError, GeneratorExit, StopIteration, StopAsyncIteration)
 
 _open_engines = set()
+_places_of_parents = set()  # in jobs of the processes that this one was forked from
 
 
 def _enter_child():
     """A forked child has none of the engines' threads, and a lock may be held there for ever."""
     for engine in _open_engines:
+        _places_of_parents.add(engine._place)
         engine._lock, engine._handle = threading.Lock(), None
         engine._refusal = 'the engine belongs to the process that this one was forked from'
     _open_engines.clear()
@@ -74,6 +76,13 @@ class Engine:
                 )
             kept.append(ctypes.create_string_buffer(bytes(unique_id), _abi.TRIB_UNIQUE_ID_SIZE))
             config.unique_id = ctypes.addressof(kept[-1])
+        is_of_environment = comm is None and not config.unique_id and config.worker_count > 1
+        self._place = (config.coordinator, config.job, config.rank) if is_of_environment else None
+        if is_of_environment and self._place in _places_of_parents:
+            raise NotInitializedError(
+                'this process was forked from rank %d of the job, and cannot join as the same one: start it with '
+                '"spawn", or give it a rank or a job of its own' % config.rank
+            )
         exchange = None
         if comm is not None:
             config.rank, config.worker_count = place_of(comm)
