@@ -55,6 +55,7 @@ class Engine:
     registered with atexit."""
 
     name = ''  # a Group has one
+    timeout_ns = 0  # of what bindings submit; 0: the job's
 
     def __init__(self, comm: Any = None, unique_id: bytes | None = None, **settings: Any):
         # Strings in config point into the environment. Nothing may change it before create has copied them.
@@ -393,7 +394,7 @@ class Engine:
         with self._lock:
             self._check()
             call(lib.trib_tensor_declare, self._handle, ctypes.byref(desc), ctypes.byref(handle))
-        return Tensor(self, name, dtype, count, handle, is_device)
+        return Tensor(self, name, dtype, count, handle, is_device, group)
 
     def declare_like(self, name: str, array: Any, priority: int = 0) -> Tensor:
         """Declares a tensor of the type and size of an array."""

@@ -50,6 +50,11 @@ class Operation:
         self.contributors = ()  # the ranks whose contributions are in the result, when it has succeeded
         self._lock = threading.Lock()
 
+    @property
+    def group(self) -> int | None:
+        """The group in which it is; None: all workers."""
+        return self._tensor.group if self._tensor is not None else None
+
     def done(self) -> bool:
         """True if the operation is complete, well or not. Never waits."""
         return self._handle is None or lib.trib_op_status(self._handle) != _abi.TRIB_PENDING
