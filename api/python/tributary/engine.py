@@ -6,6 +6,7 @@ import atexit
 import collections
 import contextlib
 import ctypes
+import logging
 import os
 import sys
 import threading
@@ -27,6 +28,7 @@ _PLACE = ('rank', 'worker_count')
 # A program in which one of these is raised goes on, or was about to end well.
 _NO_FAILURES = (HostsUpdatedInterrupt, JobLostError, GeneratorExit, StopIteration, StopAsyncIteration)
 
+_logger = logging.getLogger('tributary')
 _open_engines = set()
 _places_of_parents = set()  # in jobs of the processes that this one was forked from
 
@@ -210,8 +212,9 @@ class Engine:
         for operation in list(self._live):
             try:
                 operation.wait()
-            except Exception:  # nobody asked for it any more
-                pass
+            except Exception as problem:  # nobody asked for it any more, but for a stream
+                if operation.is_awaited and getattr(problem, 'status', 0) != _abi.TRIB_CLOSED:
+                    _logger.warning('tributary: a stream went on without the result of an operation: %s', problem)
         with self._lock:
             handle, self._handle = self._handle, None
             _open_engines.discard(self)
