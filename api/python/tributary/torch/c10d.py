@@ -7,7 +7,6 @@ import contextlib
 import datetime
 import os
 import socket
-import time
 import types
 
 import torch
@@ -17,10 +16,10 @@ import tributary_torch
 from .. import _abi, job
 from ..bootstrap import unique_id
 from ..engine import Engine
-from ..errors import ArgumentError, TributaryError, UnsupportedError
+from ..errors import ArgumentError, UnsupportedError
 from . import device, exchange, futures, places
-from .elements import contiguous, is_plain
-from .handles import raise_unseen
+from .elements import contiguous, is_plain, used_here
+from .work import Work
 
 _REDUCTIONS = [
     (dist.ReduceOp.SUM, _abi.TRIB_SUM),
@@ -56,69 +55,6 @@ def _reduction(opts):
 def _device_kinds():
     """Returns the types of devices whose tensors a group takes."""
     return ['cpu', 'cuda'] if torch.cuda.is_available() else ['cpu']
-
-
-class Work(dist._Work if hasattr(dist, '_Work') else dist.Work):
-    """One collective under way."""
-
-    def __init__(self, handle, value, line, is_in_place=False):
-        super().__init__()
-        self._handle, self._value, self._line, self._is_in_place = handle, value, line, is_in_place
-        self._future, self._exception = None, None
-
-    def wait(self, timeout=None):
-        # timeout: a timedelta; what is not positive stands for the group's own. On a GPU the stream waits, without one.
-        seconds = timeout.total_seconds() if timeout else 0
-        deadline = time.monotonic() + seconds
-        raise_unseen()  # others' errors, so that they are not noted as this one's
-        try:
-            for operation, place in self._handle.operations if seconds > 0 else ():
-                if place is None:
-                    operation.wait(max(deadline - time.monotonic(), 0))
-            self._handle.take()
-        except TimeoutError as problem:
-            self._exception = TributaryError(str(problem), _abi.TRIB_TIMEOUT)
-            raise self._exception from problem
-        except RuntimeError as problem:
-            self._exception = problem
-            raise
-        return True
-
-    def synchronize(self):
-        self.wait()
-
-    def is_completed(self):
-        if not self._handle.done():
-            return False
-        raise_unseen()
-        try:
-            self._handle.take()  # makes the result, as the caller may read it without another call
-        except RuntimeError as problem:
-            self._exception = problem
-        return True
-
-    def is_success(self):
-        return self.is_completed() and self._exception is None
-
-    def exception(self):
-        return self._exception
-
-    def result(self):
-        return self._value
-
-    def _outcome(self, _unused):
-        raise_unseen()
-        try:
-            self._handle.take()
-        except RuntimeError as problem:
-            self._exception = problem
-            raise
-        return self._value
-
-    def get_future(self):
-        if self._future is None:
-            self._future = futures.future_of(self._handle.operations, self._outcome, self._line, self._is_in_place)
-        return self._future
 
 
 class ProcessGroup(dist.ProcessGroup):
@@ -169,7 +105,7 @@ class ProcessGroup(dist.ProcessGroup):
 
         def finish():
             for tensor, copy in apart:
-                tensor.detach().copy_(copy)
+                tensor.detach().copy_(used_here(copy))
 
         return self._work(exchange.merged(handles, finish), list(tensors), is_in_place=not apart)
 
@@ -211,7 +147,7 @@ class ProcessGroup(dist.ProcessGroup):
         def finish():
             if self._rank == opts.rootRank:
                 for tensor, landing in zip(tensors, scratch):
-                    tensor.detach().copy_(landing)
+                    tensor.detach().copy_(used_here(landing))
 
         return self._work(exchange.merged(handles, finish), list(tensors))
 
@@ -286,7 +222,7 @@ class ProcessGroup(dist.ProcessGroup):
         return (
             handle
             if landing.data_ptr() == output.data_ptr()
-            else exchange.merged([handle], lambda: output.detach().copy_(landing))
+            else exchange.merged([handle], lambda: output.detach().copy_(used_here(landing)))
         )
 
     def reduce_scatter(self, outputs, inputs, opts=None):
@@ -364,24 +300,14 @@ class ProcessGroup(dist.ProcessGroup):
     abort = shutdown
 
 
-class _TimedGroup:
-    """A group of the engine whose operations have a deadline of their own."""
+class _Timed:
+    """An engine, or a group of it, in which what is submitted has a deadline of its own."""
 
     def __init__(self, group, timeout_ns):
-        self._group, self._timeout_ns = group, timeout_ns
+        self._group, self.timeout_ns = group, timeout_ns
 
     def __getattr__(self, name):
         return getattr(self._group, name)
-
-    def _timed(self, tensor):
-        tensor._params.timeout_ns = self._timeout_ns
-        return tensor
-
-    def declare(self, *arguments, **keywords):
-        return self._timed(self._group.declare(*arguments, **keywords))
-
-    def declare_once(self, *arguments, **keywords):
-        return self._timed(self._group.declare_once(*arguments, **keywords))
 
 
 def _host_of(store):
@@ -412,7 +338,7 @@ def create(opts, _backend_options=None):
     timeout_ns = int(timeout.total_seconds() * 1e9)
     world = _world.get('engine')
     if world is not None and world.is_open():
-        group = _TimedGroup(world.group('c10d.%s' % opts.group_id, ranks), timeout_ns)
+        group = _Timed(world.group('c10d.%s' % opts.group_id, ranks), timeout_ns)
         return ProcessGroup(group, rank, size)
     if job.is_continue(os.environ.get('TRIB_SURVIVE')):
         raise UnsupportedError(
