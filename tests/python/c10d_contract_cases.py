@@ -1,4 +1,5 @@
-"""Cases of the torch.distributed backend about what PyTorch asks of any. c10d_cases.py runs them.
+"""Cases of the torch.distributed backend about what PyTorch asks of any: forms of arguments, timeouts, groups that are
+split, that end and that are aborted. c10d_cases.py runs them.
 
 Those of a GPU have fakes in its place: they show what is asked of streams and of PyTorch's allocator, in which order
 and on which stream, and not what a GPU does."""
@@ -11,6 +12,7 @@ import unittest.mock
 
 import torch
 import torch.distributed as dist
+import tributary.torch.c10d
 from tributary import TributaryError
 from tributary.torch import elements, exchange, futures, handles, work
 
@@ -21,6 +23,110 @@ def _told(call):
     except RuntimeError as problem:
         return problem
     raise AssertionError('nothing was raised')
+
+
+def forms(rank, size):
+    """A tensor, a root or an operation may stand where a list or options do."""
+    group, own = dist.group.WORLD, torch.full((2,), rank + 1.0)
+    total, first = own.clone(), own.clone()
+    group.allreduce(total).wait()
+    group.broadcast(first, root=0).wait()
+    assert total.tolist() == [sum(range(1, size + 1))] * 2 and first.tolist() == [1, 1], (total, first)
+    group.allreduce([total], op=dist.ReduceOp.MAX).wait()
+    group.allreduce_coalesced([own.clone()]).wait()
+    parts, part, largest = [torch.empty(2) for _ in range(size)], torch.empty(2), own.clone()
+    group.allgather(parts, own).wait()
+    assert [each[0] for each in parts] == list(range(1, size + 1)), parts
+    group.reduce_scatter(part, parts).wait()
+    assert part.tolist() == [size * (rank + 1)] * 2, part
+    group.reduce(largest, 0, dist.ReduceOp.MAX).wait()
+    assert rank > 0 or largest.tolist() == [size] * 2, largest
+    group.gather(parts if rank == 0 else [], own, 0).wait()
+    group.scatter(part, parts if rank == 0 else [], 0).wait()
+    assert part.tolist() == own.tolist(), part
+    group.barrier(timeout=datetime.timedelta(seconds=100)).wait()
+    if hasattr(dist, 'gather_single'):
+        whole = torch.empty(2 * size)
+        dist.gather_single(own, whole if rank == 0 else None, dst=0)
+        assert rank > 0 or torch.equal(whole, torch.cat(parts)), whole
+
+
+def multiplied(rank, size):
+    """FSDP divides gradients by a number of its own so."""
+    half, whole = dist._make_nccl_premul_sum(0.5), torch.ones(2 * size)
+    total, part = torch.ones(3), torch.empty(2)
+    dist.all_reduce(total, half)
+    dist.reduce_scatter_tensor(part, whole, half)
+    assert total.tolist() == [size / 2] * 3 and part.tolist() == [size / 2] * 2, (total, part)
+    assert whole.tolist() == [1] * (2 * size)
+
+
+def coalesced(rank, size):
+    """As programs for NCCL do."""
+    tensors = [torch.full((length,), 1.0) for length in (2, 3)]
+    for device in None, torch.device('cpu'):
+        with dist._coalescing_manager(device=device, async_ops=True) as manager:
+            for tensor in tensors:
+                dist.all_reduce(tensor)
+        manager.wait()
+    with dist._coalescing_manager(device=torch.device('cpu')):
+        for tensor in tensors:
+            dist.broadcast(tensor, 0)
+    assert [tensor.tolist() for tensor in tensors] == [[size**2] * 2, [size**2] * 3], tensors
+
+
+def split(rank, size):
+    first, second = list(range(size - 1, 0, -1)), [0]
+    group = dist.split_group(split_ranks=[first, second], timeout=datetime.timedelta(seconds=100), group_desc='a part')
+    assert group.group_desc == 'a part' and group._engine.timeout_ns == 100 * 10**9
+    place = (first if rank > 0 else second).index(rank)
+    total = torch.full((2,), float(rank))
+    dist.broadcast(total, group_src=0, group=group)
+    assert (group.rank(), total[0]) == (place, (size - 1 if rank > 0 else 0)), total
+    dist.destroy_process_group(group)
+
+
+def timeouts(rank, size):
+    """The group's may change, and a call may have one of its own."""
+    group, short = dist.new_group(list(range(size))), datetime.timedelta(milliseconds=1)
+    store = dist.PrefixStore('timeouts', dist.distributed_c10d._get_default_store())
+
+    def ends(begin):
+        """Only rank 0 calls."""
+        if rank == 0:
+            assert 'deadline' in str(_told(begin))
+            store.set(str(begin), '')
+        dist.barrier()
+
+    dist.all_reduce(torch.ones(3), group=group)
+    ends(lambda: group.barrier(timeout=short).wait())
+    ends(lambda: dist.monitored_barrier(group, short))
+    group.set_timeout(short)
+    ends(lambda: dist.all_reduce(torch.ones(3), group=group))
+
+
+def many_groups(rank, size):
+    """A job has 1023 groups at one time, and those that were destroyed are none of them."""
+    engine = tributary.torch.c10d._world['engine']
+    groups = {key[1] for key in engine._tensors}
+    for _ in range(3):
+        group = dist.new_group(list(range(size)))
+        dist.all_reduce(torch.ones(1), group=group)
+        dist.destroy_process_group(group)
+    assert {key[1] for key in engine._tensors} == groups
+    assert 'handle' in str(_told(lambda: group.allreduce([torch.ones(1)])))
+    dist.barrier()
+
+
+def aborted(rank, size):
+    """Operations end on all workers, and a group may be aborted that has ended."""
+    group, tensor = dist.new_group(list(range(size))), torch.ones(3)
+    works = [group.allreduce([tensor])] if rank == 0 else []
+    dist.barrier()
+    dist.distributed_c10d._abort_process_group(group)
+    assert all('cancelled' in str(_told(each.wait)) for each in works)
+    group.abort()
+    dist.barrier()
 
 
 class _Stream:
@@ -163,6 +269,13 @@ def gpu_memory_of_copies(rank, size):
 
 
 CASES = [
+    forms,
+    multiplied,
+    coalesced,
+    split,
+    timeouts,
+    many_groups,
+    aborted,
     gpu_works_that_fail_late,
     gpu_works_of_a_job_that_was_left,
     gpu_results_on_streams,
