@@ -9,6 +9,7 @@ import threading
 import types
 import unittest.mock
 
+import c10d_contract_cases
 import c10d_name_cases
 import torch
 import torch.distributed as dist
@@ -205,7 +206,7 @@ def deadlines(rank, size):
     """An operation that fails raises its error in backward(), and from a future."""
     group = dist.new_group(list(range(size)))
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1), process_group=group)
-    group._engine._timeout_ns = 1  # of tensors that are declared from now on
+    group._engine.timeout_ns = 1
     for call in (
         lambda: model(torch.ones(2, 3)).sum().backward(),
         lambda: dist.all_reduce(torch.ones(5), group=group, async_op=True).get_future().wait(),
@@ -457,6 +458,7 @@ if __name__ == '__main__':
         c10d_name_cases.threads_have_backward_passes_of_their_own,
         c10d_name_cases.many_sizes,
         c10d_name_cases.no_sum_is_of_different_calls,
+        *c10d_contract_cases.CASES,
     ):
         case(dist.get_rank(), dist.get_world_size())
         print('rank %d: %s is right' % (dist.get_rank(), case.__name__), flush=True)
@@ -467,4 +469,4 @@ if __name__ == '__main__':
     again = torch.ones(3)
     dist.all_reduce(again)
     assert again.tolist() == [dist.get_world_size()] * 3
-    dist.destroy_process_group()
+    c10d_contract_cases.end_without_a_result(dist.get_rank(), dist.get_world_size())

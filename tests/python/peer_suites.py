@@ -43,7 +43,6 @@ NOT_APPLICABLE = {
         'irecv': 'send and recv are refused with a text',
         'test_monitored_barrier_gloo': "it wants gloo's words",
         'test_barrier_timeout_full_group': "it wants gloo's words",
-        'test_sparse_all_reduce_sum': 'sparse tensors are refused with a text',
     },
 }
 # BytePS's tests start a scheduler and a server themselves, by the command of its launcher.

@@ -6,6 +6,7 @@ import atexit
 import collections
 import contextlib
 import ctypes
+import logging
 import os
 import sys
 import threading
@@ -27,12 +28,15 @@ _PLACE = ('rank', 'worker_count')
 # A program in which one of these is raised goes on, or was about to end well.
 _NO_FAILURES = (HostsUpdatedInterrupt, JobLostError, GeneratorExit, StopIteration, StopAsyncIteration)
 
+_logger = logging.getLogger('tributary')
 _open_engines = set()
+_places_of_parents = set()  # in jobs of the processes that this one was forked from
 
 
 def _enter_child():
     """A forked child has none of the engines' threads, and a lock may be held there for ever."""
     for engine in _open_engines:
+        _places_of_parents.add(engine._place)
         engine._lock, engine._handle = threading.Lock(), None
         engine._refusal = 'the engine belongs to the process that this one was forked from'
     _open_engines.clear()
@@ -53,6 +57,7 @@ class Engine:
     registered with atexit."""
 
     name = ''  # a Group has one
+    timeout_ns = 0  # of what bindings submit; 0: the job's
 
     def __init__(self, comm: Any = None, unique_id: bytes | None = None, **settings: Any):
         # Strings in config point into the environment. Nothing may change it before create has copied them.
@@ -74,6 +79,13 @@ class Engine:
                 )
             kept.append(ctypes.create_string_buffer(bytes(unique_id), _abi.TRIB_UNIQUE_ID_SIZE))
             config.unique_id = ctypes.addressof(kept[-1])
+        is_of_environment = comm is None and not config.unique_id and config.worker_count > 1
+        self._place = (config.coordinator, config.job, config.rank) if is_of_environment else None
+        if is_of_environment and self._place in _places_of_parents:
+            raise NotInitializedError(
+                'this process was forked from rank %d of the job, and cannot join as the same one: start it with '
+                '"spawn", or give it a rank or a job of its own' % config.rank
+            )
         exchange = None
         if comm is not None:
             config.rank, config.worker_count = place_of(comm)
@@ -200,8 +212,9 @@ class Engine:
         for operation in list(self._live):
             try:
                 operation.wait()
-            except Exception:  # nobody asked for it any more
-                pass
+            except Exception as problem:  # nobody asked for it any more, but for a stream
+                if operation.is_awaited and getattr(problem, 'status', 0) != _abi.TRIB_CLOSED:
+                    _logger.warning('tributary: a stream went on without the result of an operation: %s', problem)
         with self._lock:
             handle, self._handle = self._handle, None
             _open_engines.discard(self)
@@ -384,7 +397,7 @@ class Engine:
         with self._lock:
             self._check()
             call(lib.trib_tensor_declare, self._handle, ctypes.byref(desc), ctypes.byref(handle))
-        return Tensor(self, name, dtype, count, handle, is_device)
+        return Tensor(self, name, dtype, count, handle, is_device, group)
 
     def declare_like(self, name: str, array: Any, priority: int = 0) -> Tensor:
         """Declares a tensor of the type and size of an array."""

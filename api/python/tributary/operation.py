@@ -41,14 +41,27 @@ def _contributors_of(handle):
 class Operation:
     """One operation under way. It keeps the memory that it reads and writes alive until it is complete."""
 
-    __slots__ = ('_engine', '_handle', '_owner', '_value', '_error', '_tensor', '_is_once', '_lock', 'contributors')
+    __slots__ = (
+        *('_engine', '_handle', '_owner', '_value', '_error', '_tensor', '_is_once', '_lock'),
+        *('contributors', 'is_awaited'),
+    )
 
     def __init__(self, engine, handle, owner, value, tensor=None, is_once=False):
         self._engine, self._handle, self._owner, self._value = engine, handle, owner, value
         self._error, self._tensor = None, tensor
         self._is_once = is_once  # the tensor was declared for this operation alone
         self.contributors = ()  # the ranks whose contributions are in the result, when it has succeeded
+        self.is_awaited = False  # by a stream, which hears of no error
         self._lock = threading.Lock()
+
+    @property
+    def group(self) -> int | None:
+        """The group in which it is; None: all workers."""
+        return self._tensor.group if self._tensor is not None else None
+
+    def is_current(self) -> bool:
+        """False once the engine was closed: the operation is of a job that this process has left."""
+        return self._engine.is_open()
 
     def done(self) -> bool:
         """True if the operation is complete, well or not. Never waits."""
@@ -98,7 +111,7 @@ class Operation:
 
         Blocks until the GPU has been given the last step of the operation. Where a loss may undo operations, it waits
         for the operation and raises its error: no stream goes on with a result that does not count."""
-        handle = self._handle
+        handle, self.is_awaited = self._handle, True
         if self._engine.loss_undoes():
             self.wait()
         elif handle is not None:

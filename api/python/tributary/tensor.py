@@ -20,13 +20,13 @@ class Tensor:
     """A named tensor of an engine: type, size and priority are fixed, buffers come with each operation."""
 
     __slots__ = (
-        *('engine', 'name', 'dtype', 'count', 'handle', 'is_device', 'failures'),
+        *('engine', 'name', 'dtype', 'count', 'handle', 'is_device', 'group', 'failures'),
         *('_params', '_fields', '_made', '_error', '_passed'),
     )
 
-    def __init__(self, engine, name, dtype, count, handle, is_device):
+    def __init__(self, engine, name, dtype, count, handle, is_device, group):
         self.engine, self.name, self.dtype, self.count = engine, name, dtype, count
-        self.handle, self.is_device = handle, is_device
+        self.handle, self.is_device, self.group = handle, is_device, group
         self.failures = set()  # errors after which workers may be at different calls; tensors may share it
         # Parameters are kept, so that an operation changes no more than it has to: to compare is much faster than to
         # write fields of a structure one by one.
@@ -58,14 +58,16 @@ class Tensor:
         prescale: float = 1.0,
         postscale: float = 1.0,
         step: int | None = None,
+        timeout_ns: int = 0,
     ) -> Callable[[], Operation]:
         """Returns a function that submits an operation on bare addresses each time that it is called, and returns it.
         `owner` keeps their memory alive. `value` is what wait() returns, or a function that makes it of the
         operation's handle. is_once: the tensor is released when the operation is over. step: a number that is compared
-        with the other workers'; a tensor has it in all operations, or in none."""
+        with the other workers'; a tensor has it in all operations, or in none. timeout_ns: 0: the job's."""
         if root >> 31 not in (0, -1):  # ctypes would cut it off
             raise ArgumentError('%s: root %d is not a rank' % (self.name, root))
-        fields = source, target, reduce, root, stream, priority, output_bytes, input_bytes, flags, prescale, postscale
+        limits = output_bytes, input_bytes, flags, timeout_ns
+        fields = source, target, reduce, root, stream, priority, *limits, prescale, postscale
         return functools.partial(self._start, function, fields, owner, value, is_once, step)
 
     def _start(self, function, fields, owner, value, is_once, step):
@@ -88,7 +90,8 @@ class Tensor:
         params, self._fields = self._params, None  # until all are written: a signal's handler may raise in between
         params.input, params.output, params.reduce, params.root, params.stream, priority = fields[:6]
         params.has_priority, params.priority = priority is not None, priority or 0
-        params.output_bytes, params.input_bytes, params.flags, params.prescale, params.postscale = fields[6:]
+        params.output_bytes, params.input_bytes, params.flags, params.timeout_ns = fields[6:10]
+        params.prescale, params.postscale = fields[10:]
         self._fields = fields
 
     def push_pull(
@@ -146,8 +149,10 @@ class Group:
     """Some of a job's workers, with collectives of their own. It has the interface of an engine as far as bindings use
     it; ranks are places in the group."""
 
+    timeout_ns = 0  # of what bindings submit in it; 0: the job's
+
     def __init__(self, engine, handle, name):
-        self._engine, self._group, self.name = engine, handle.value, name
+        self.engine, self._group, self.name = engine, handle.value, name
         self.rank, self.size = lib.trib_group_rank(handle), lib.trib_group_size(handle)
         self.has_device = engine.has_device
         self.turns, self.known = {}, {}
@@ -164,17 +169,23 @@ class Group:
         known: str = '',
     ) -> Tensor:
         """As Engine.declare, without a quorum; the name is the group's."""
-        return self._engine.declare(name, dtype, count, priority, is_device, self._group, codec, shape, known=known)
+        return self.engine.declare(name, dtype, count, priority, is_device, self._group, codec, shape, known=known)
 
     def declare_once(self, name: str, dtype: int, count: int = 0, **keywords: Any) -> Tensor:
         """As Engine.declare_once; the name is the group's."""
-        return self._engine.declare_once(name, dtype, count, group=self._group, **keywords)
+        return self.engine.declare_once(name, dtype, count, group=self._group, **keywords)
 
     def barrier(self) -> None:
         """Waits until all of the group have called it."""
-        self._engine.barrier(self._group)
+        self.engine.barrier(self._group)
 
     def release(self) -> None:
         """Ends the group and its tensors; each of its members calls it (trib_group_release). TributaryError
         while operations in it are in flight: nothing has changed."""
-        self._engine.release_group(self._group)
+        self.engine.release_group(self._group)
+
+    def give_up(self) -> None:
+        """Asks that the operations under way in the group end soon, with TRIB_CANCELLED, on all its workers."""
+        for operation in list(self.engine._live):
+            if operation.group == self._group:
+                operation.cancel()

@@ -5,9 +5,9 @@ that engine. Point-to-point messages are not supported."""
 
 import contextlib
 import datetime
+import functools
 import os
 import socket
-import time
 import types
 
 import torch
@@ -19,8 +19,9 @@ from ..bootstrap import unique_id
 from ..engine import Engine
 from ..errors import ArgumentError, TributaryError, UnsupportedError
 from . import device, exchange, futures, places
-from .elements import contiguous, is_plain
-from .handles import raise_unseen
+from .elements import contiguous, is_plain, used_here
+from .ops import scaled
+from .work import Work
 
 _REDUCTIONS = [
     (dist.ReduceOp.SUM, _abi.TRIB_SUM),
@@ -44,13 +45,49 @@ def _check_fit(output, source, has_room=True):
 
 
 def _reduction(opts):
+    """Returns the engine's reduction, and by what the input is multiplied before; None: by nothing."""
     op = getattr(opts, 'reduceOp', opts)
     if op is None:
-        return _abi.TRIB_SUM
+        return _abi.TRIB_SUM, None
     for known, reduce in _REDUCTIONS:  # a ReduceOp does not hash as its constants do
         if op == known:
-            return reduce
+            return reduce, None
+    if op == getattr(dist.ReduceOp, 'PREMUL_SUM', None):
+        return _abi.TRIB_SUM, op.__getstate__()[1]  # no other call tells it
     raise UnsupportedError('tributary: %s is not supported' % op)
+
+
+def _multiplied(tensor, factor):
+    return tensor if factor is None else scaled(tensor, factor)
+
+
+def _nanoseconds(timeout):
+    """Returns a timeout in nanoseconds; 0 for none, for which PyTorch's options have -1 ms."""
+    return max(int(timeout.total_seconds() * 1e9), 0) if isinstance(timeout, datetime.timedelta) else 0
+
+
+class _Timed:
+    """An engine, or a group of it, in which what is submitted has a deadline of its own."""
+
+    def __init__(self, group, timeout_ns):
+        self._group, self.timeout_ns = group, timeout_ns
+
+    def __getattr__(self, name):
+        return getattr(self._group, name)
+
+
+def _with_short_forms(method):
+    """Makes a method take PyTorch's other arguments, too: a tensor instead of a list, a root, an operation or a timeout
+    instead of options. The base class makes lists and options of them, and calls this again."""
+    base = getattr(dist.ProcessGroup, method.__name__)
+
+    @functools.wraps(method)
+    def begin(self, *arguments, opts=None, **keywords):
+        given = [each for each in (*arguments, opts) if each is not None]
+        is_whole = all(isinstance(each, (list, tuple)) or hasattr(each, 'timeout') for each in given)
+        return method(self, *given) if is_whole and not keywords else base(self, *given, **keywords)
+
+    return begin
 
 
 def _device_kinds():
@@ -58,76 +95,16 @@ def _device_kinds():
     return ['cpu', 'cuda'] if torch.cuda.is_available() else ['cpu']
 
 
-class Work(dist._Work if hasattr(dist, '_Work') else dist.Work):
-    """One collective under way."""
-
-    def __init__(self, handle, value, line, is_in_place=False):
-        super().__init__()
-        self._handle, self._value, self._line, self._is_in_place = handle, value, line, is_in_place
-        self._future, self._exception = None, None
-
-    def wait(self, timeout=None):
-        # timeout: a timedelta; what is not positive stands for the group's own. On a GPU the stream waits, without one.
-        seconds = timeout.total_seconds() if timeout else 0
-        deadline = time.monotonic() + seconds
-        raise_unseen()  # others' errors, so that they are not noted as this one's
-        try:
-            for operation, place in self._handle.operations if seconds > 0 else ():
-                if place is None:
-                    operation.wait(max(deadline - time.monotonic(), 0))
-            self._handle.take()
-        except TimeoutError as problem:
-            self._exception = TributaryError(str(problem), _abi.TRIB_TIMEOUT)
-            raise self._exception from problem
-        except RuntimeError as problem:
-            self._exception = problem
-            raise
-        return True
-
-    def synchronize(self):
-        self.wait()
-
-    def is_completed(self):
-        if not self._handle.done():
-            return False
-        raise_unseen()
-        try:
-            self._handle.take()  # makes the result, as the caller may read it without another call
-        except RuntimeError as problem:
-            self._exception = problem
-        return True
-
-    def is_success(self):
-        return self.is_completed() and self._exception is None
-
-    def exception(self):
-        return self._exception
-
-    def result(self):
-        return self._value
-
-    def _outcome(self, _unused):
-        raise_unseen()
-        try:
-            self._handle.take()
-        except RuntimeError as problem:
-            self._exception = problem
-            raise
-        return self._value
-
-    def get_future(self):
-        if self._future is None:
-            self._future = futures.future_of(self._handle.operations, self._outcome, self._line, self._is_in_place)
-        return self._future
-
-
 class ProcessGroup(dist.ProcessGroup):
     """A process group whose collectives an engine carries out."""
 
-    def __init__(self, engine, rank, size):
-        super().__init__(rank, size)
-        self._engine, self._rank, self._size = engine, rank, size
+    def __init__(self, group, rank, ranks, timeout_ns):
+        """group: of the engine, or the engine itself; ranks: its members, by their numbers in the engine."""
+        super().__init__(rank, len(ranks))
+        self._group, self._engine = group, _Timed(group, timeout_ns)
+        self._rank, self._size, self._ranks = rank, len(ranks), ranks
         self._name = self._description = ''
+        self._coalesced = None  # works, between start_coalescing() and end_coalescing()
 
     # The base class keeps these texts in its backends, and this group has none.
     def _set_group_name(self, name):
@@ -136,11 +113,10 @@ class ProcessGroup(dist.ProcessGroup):
     def _set_group_desc(self, text):
         self._description = text
 
-    # It is its own backend on each device, and makes groups for new_group() in the engine, so none is split off.
+    # It is its own backend on each device.
     def _get_backend(self, device):
         return self
 
-    supports_splitting = False
     group_name = property(lambda self: self._name)
     group_desc = property(lambda self: self._description)
 
@@ -156,8 +132,47 @@ class ProcessGroup(dist.ProcessGroup):
     def rank(self):
         return self._rank
 
+    def set_timeout(self, timeout):
+        self._engine.timeout_ns = _nanoseconds(timeout)
+
+    _set_default_timeout = set_timeout
+
+    def _timed(self, opts):
+        """Returns what a call submits to: its own timeout comes before the group's."""
+        timeout_ns = _nanoseconds(getattr(opts, 'timeout', None))
+        return _Timed(self._group, timeout_ns) if timeout_ns else self._engine
+
+    supports_splitting = True
+
+    def eager_connect_single_device(self, device):
+        """Does nothing: a group is connected when it is made."""
+
+    def split_group(self, ranks, timeout=None, opts=None, group_name=None, group_desc=None, device_types=None):
+        if self._rank not in ranks:
+            return None
+        members = [self._ranks[rank] for rank in ranks]
+        engine = self._group if isinstance(self._group, Engine) else self._group.engine
+        timeout_ns = _nanoseconds(timeout) or self._engine.timeout_ns
+        group = ProcessGroup(
+            engine.group('c10d.%s' % group_name, members), ranks.index(self._rank), members, timeout_ns
+        )
+        group._set_group_name(group_name)
+        group._set_group_desc(group_desc or '')
+        return group
+
+    # Programs for NCCL have calls between these two leave together. Here they begin at once, and end together.
+    def start_coalescing(self, device):
+        self._coalesced = []
+
+    def end_coalescing(self, device):
+        works, self._coalesced = self._coalesced, None
+        return self._work(exchange.merged([work._handle for work in works], lambda: None), [])
+
     def _work(self, handle, value, is_in_place=False):
-        return Work(handle, value, futures.next_line(self._engine), is_in_place)
+        work = Work(handle, value, futures.next_line(self._engine), is_in_place)
+        if self._coalesced is not None:
+            self._coalesced.append(work)
+        return work
 
     def _in_place(self, tensors, begin):
         """Runs a collective on tensors in place; what is not contiguous goes through a copy."""
@@ -169,25 +184,29 @@ class ProcessGroup(dist.ProcessGroup):
 
         def finish():
             for tensor, copy in apart:
-                tensor.detach().copy_(copy)
+                tensor.detach().copy_(used_here(copy))
 
         return self._work(exchange.merged(handles, finish), list(tensors), is_in_place=not apart)
 
+    @_with_short_forms
     def allreduce(self, tensors, opts=None):
-        reduce = _reduction(opts)
+        (reduce, factor), engine = _reduction(opts), self._timed(opts)
         if any(tensor.layout == torch.sparse_coo for tensor in tensors):
-            return self._sum_sparse(tensors, reduce)
-        return self._in_place(tensors, lambda tensor: exchange.all_reduce(self._engine, tensor, tensor, reduce))
+            return self._sum_sparse(engine, tensors, reduce, factor)
+        return self._in_place(
+            tensors, lambda tensor: exchange.all_reduce(engine, _multiplied(tensor, factor), tensor, reduce)
+        )
 
-    allreduce_coalesced = allreduce
+    def allreduce_coalesced(self, tensors, opts=None):
+        return self.allreduce(tensors, opts)
 
-    def _sum_sparse(self, tensors, reduce):
+    def _sum_sparse(self, engine, tensors, reduce, factor):
         """Sums sparse tensors in place: workers gather indices and values, and add up where indices meet."""
-        if reduce != _abi.TRIB_SUM or any(tensor.layout != torch.sparse_coo for tensor in tensors):
+        if reduce != _abi.TRIB_SUM or factor or any(tensor.layout != torch.sparse_coo for tensor in tensors):
             raise UnsupportedError('tributary: sparse tensors can only be summed, and with sparse ones alone')
         parts = [tensor.detach().coalesce() for tensor in tensors]
-        indices = [exchange.all_gather(self._engine, part.indices().t().contiguous()) for part in parts]
-        values = [exchange.all_gather(self._engine, part.values().contiguous()) for part in parts]
+        indices = [exchange.all_gather(engine, part.indices().t().contiguous()) for part in parts]
+        values = [exchange.all_gather(engine, part.values().contiguous()) for part in parts]
 
         def finish():
             for tensor, part, where, what in zip(tensors, parts, indices, values):
@@ -199,27 +218,30 @@ class ProcessGroup(dist.ProcessGroup):
 
         return self._work(exchange.merged(indices + values, finish), list(tensors))
 
+    @_with_short_forms
     def reduce(self, tensors, opts):
-        reduce = _reduction(opts)
-        sources = [contiguous(tensor, 'tensor') for tensor in tensors]
+        (reduce, factor), engine = _reduction(opts), self._timed(opts)
+        sources = [_multiplied(contiguous(tensor, 'tensor'), factor) for tensor in tensors]
         scratch = [torch.empty_like(source) for source in sources]
         handles = [
-            exchange.reduce_to(self._engine, source, landing, opts.rootRank, reduce)
+            exchange.reduce_to(engine, source, landing, opts.rootRank, reduce)
             for source, landing in zip(sources, scratch)
         ]
 
         def finish():
             if self._rank == opts.rootRank:
                 for tensor, landing in zip(tensors, scratch):
-                    tensor.detach().copy_(landing)
+                    tensor.detach().copy_(used_here(landing))
 
         return self._work(exchange.merged(handles, finish), list(tensors))
 
+    @_with_short_forms
     def broadcast(self, tensors, opts):
-        return self._in_place(tensors, lambda tensor: exchange.broadcast(self._engine, tensor, opts.rootRank))
+        engine = self._timed(opts)
+        return self._in_place(tensors, lambda tensor: exchange.broadcast(engine, tensor, opts.rootRank))
 
-    def _gather(self, outputs, source, value):
-        handle = exchange.all_gather(self._engine, contiguous(source, 'input').reshape(-1))
+    def _gather(self, outputs, source, value, opts):
+        handle = exchange.all_gather(self._timed(opts), contiguous(source, 'input').reshape(-1))
 
         def finish():
             begin = 0
@@ -229,8 +251,9 @@ class ProcessGroup(dist.ProcessGroup):
 
         return self._work(exchange.merged([handle], finish), value)
 
+    @_with_short_forms
     def allgather(self, outputs, inputs, opts=None):
-        works = [self._gather(listed, source, outputs) for listed, source in zip(outputs, inputs)]
+        works = [self._gather(listed, source, outputs, opts) for listed, source in zip(outputs, inputs)]
         return (
             works[0]
             if len(works) == 1
@@ -243,22 +266,24 @@ class ProcessGroup(dist.ProcessGroup):
     def all_gather_single(self, output, source, opts=None):
         _check_fit(output, source, output.numel() == source.numel() * self._size)
         if not is_plain(output):
-            return self._gather(list(output.view(self._size, -1).unbind(0)), source, output)
-        return self._work(exchange.all_gather_into(self._engine, output.detach(), contiguous(source, 'input')), output)
+            return self._gather(list(output.view(self._size, -1).unbind(0)), source, output, opts)
+        handle = exchange.all_gather_into(self._timed(opts), output.detach(), contiguous(source, 'input'))
+        return self._work(handle, output)
 
     _allgather_base = all_gather_single
 
     def allgather_into_tensor_coalesced(self, outputs, inputs, opts=None):
-        works = [self.all_gather_single(output, source) for output, source in zip(outputs, inputs)]
+        works = [self.all_gather_single(output, source, opts) for output, source in zip(outputs, inputs)]
         return self._work(exchange.merged([work._handle for work in works], lambda: None), outputs)
 
     all_gather_single_coalesced = allgather_into_tensor_coalesced
 
+    @_with_short_forms
     def gather(self, outputs, inputs, opts):
         # Everybody sends to the root, and nobody to anybody else.
         source = contiguous(inputs[0], 'input').reshape(-1)
         lengths = [source.numel() if r == opts.rootRank else 0 for r in range(self._size)]
-        handle = exchange.all_to_all(self._engine, source, lengths)
+        handle = exchange.all_to_all(self._timed(opts), source, lengths)
 
         def finish():
             if self._rank == opts.rootRank:
@@ -267,12 +292,22 @@ class ProcessGroup(dist.ProcessGroup):
 
         return self._work(exchange.merged([handle], finish), outputs)
 
+    def gather_single(self, output, source, opts):
+        parts = []
+        if self._rank == opts.rootRank:
+            _check_fit(output, source, output.numel() == source.numel() * self._size)
+            parts = list(output.view(self._size, -1).unbind(0))
+        return self.gather([parts], [source], opts)
+
+    gather_into_tensor = gather_single
+
+    @_with_short_forms
     def scatter(self, outputs, inputs, opts):
         is_root, output = self._rank == opts.rootRank, outputs[0]
         source = (
             torch.cat([contiguous(part, 'input').reshape(-1) for part in inputs[0]]) if is_root else output.new_empty(0)
         )
-        handle = exchange.all_to_all(self._engine, source, [output.numel() if is_root else 0] * self._size)
+        handle = exchange.all_to_all(self._timed(opts), source, [output.numel() if is_root else 0] * self._size)
         return self._work(
             exchange.merged([handle], lambda: output.detach().copy_(handle.wait()[0].view(output.shape))), outputs
         )
@@ -282,13 +317,15 @@ class ProcessGroup(dist.ProcessGroup):
         landing = (
             output.detach() if is_plain(output) else torch.empty(output.shape, dtype=output.dtype, device=output.device)
         )
-        handle = exchange.reduce_scatter(self._engine, landing, source, _reduction(opts))
+        reduce, factor = _reduction(opts)
+        handle = exchange.reduce_scatter(self._timed(opts), landing, _multiplied(source, factor), reduce)
         return (
             handle
             if landing.data_ptr() == output.data_ptr()
-            else exchange.merged([handle], lambda: output.detach().copy_(landing))
+            else exchange.merged([handle], lambda: output.detach().copy_(used_here(landing)))
         )
 
+    @_with_short_forms
     def reduce_scatter(self, outputs, inputs, opts=None):
         handles = [
             self._scatter_sum(output, torch.cat([contiguous(part, 'input').reshape(-1) for part in listed]), opts)
@@ -308,9 +345,10 @@ class ProcessGroup(dist.ProcessGroup):
 
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
 
+    @_with_short_forms
     def alltoall(self, outputs, inputs, opts=None):
         source = torch.cat([contiguous(part, 'input').reshape(-1) for part in inputs])
-        handle = exchange.all_to_all(self._engine, source, [part.numel() for part in inputs])
+        handle = exchange.all_to_all(self._timed(opts), source, [part.numel() for part in inputs])
 
         def finish():
             flat, lengths = handle.wait()
@@ -327,7 +365,7 @@ class ProcessGroup(dist.ProcessGroup):
         _check_fit(output, source)
         if row == 0:  # nothing is sent
             lengths, row = [0] * self._size, 1
-        handle = exchange.all_to_all(self._engine, source, lengths, row)
+        handle = exchange.all_to_all(self._timed(opts), source, lengths, row)
         return self._work(
             exchange.merged([handle], lambda: output.detach().copy_(handle.wait()[0].view(output.shape))), output
         )
@@ -345,43 +383,33 @@ class ProcessGroup(dist.ProcessGroup):
 
     alltoall_base = all_to_all_single
 
+    @_with_short_forms
     def barrier(self, opts=None):
         flag = torch.zeros(1, dtype=torch.uint8, device='cpu')
-        return self._work(exchange.all_reduce(self._engine, flag, flag, _abi.TRIB_MAX, kind='barrier'), None)
+        return self._work(exchange.all_reduce(self._timed(opts), flag, flag, _abi.TRIB_MAX, kind='barrier'), None)
 
     def monitored_barrier(self, timeout=None, wait_all_ranks=False):
-        self.barrier().wait(timeout)
+        opts = dist.BarrierOptions()
+        opts.timeout = timeout or opts.timeout
+        self.barrier(opts).wait()  # it fails on all that have come, and says who has not
 
     def send(self, *_unused, **_also_unused):
-        raise UnsupportedError('tributary: send() is not supported: a process group of gloo can do it beside this one')
+        raise UnsupportedError(
+            'tributary: send() and recv() are not supported: a process group of gloo can do them beside this one'
+        )
 
     recv = recv_anysource = send
 
     def shutdown(self):
-        if isinstance(self._engine, Engine):  # other groups are the engine's, and end with it
-            self._engine.close()
+        if isinstance(self._group, Engine):
+            self._group.close()
+            return
+        with contextlib.suppress(TributaryError):  # it has operations under way, and ends with the engine
+            self._group.release()
 
-    abort = shutdown
-
-
-class _TimedGroup:
-    """A group of the engine whose operations have a deadline of their own."""
-
-    def __init__(self, group, timeout_ns):
-        self._group, self._timeout_ns = group, timeout_ns
-
-    def __getattr__(self, name):
-        return getattr(self._group, name)
-
-    def _timed(self, tensor):
-        tensor._params.timeout_ns = self._timeout_ns
-        return tensor
-
-    def declare(self, *arguments, **keywords):
-        return self._timed(self._group.declare(*arguments, **keywords))
-
-    def declare_once(self, *arguments, **keywords):
-        return self._timed(self._group.declare_once(*arguments, **keywords))
+    def abort(self):
+        self._group.give_up()
+        self.shutdown()
 
 
 def _host_of(store):
@@ -408,12 +436,10 @@ def create(opts, _backend_options=None):
     futures.has_order()  # marks the main thread before its first backward pass, which PyTorch's threads may run
     store, rank, size = opts.store, opts.group_rank, opts.group_size
     ranks = list(opts.global_ranks_in_group) or list(range(size))
-    timeout = opts.timeout if isinstance(opts.timeout, datetime.timedelta) else datetime.timedelta(seconds=300)
-    timeout_ns = int(timeout.total_seconds() * 1e9)
+    timeout_ns = _nanoseconds(opts.timeout) or 300 * 10**9
     world = _world.get('engine')
     if world is not None and world.is_open():
-        group = _TimedGroup(world.group('c10d.%s' % opts.group_id, ranks), timeout_ns)
-        return ProcessGroup(group, rank, size)
+        return ProcessGroup(world.group('c10d.%s' % opts.group_id, ranks), rank, ranks, timeout_ns)
     if job.is_continue(os.environ.get('TRIB_SURVIVE')):
         raise UnsupportedError(
             'TRIB_SURVIVE=continue: torch.distributed divides by a number of workers that stays: take '
@@ -440,7 +466,7 @@ def create(opts, _backend_options=None):
     places.forget(store, own_id, rank)
     if not opts.global_ranks_in_group:  # it lists the ranks of any other group
         _world['engine'] = engine
-    return ProcessGroup(engine, rank, size)
+    return ProcessGroup(engine, rank, list(range(size)), timeout_ns)
 
 
 def _keep_from_compiler(kind):

@@ -82,6 +82,14 @@ def contiguous(tensor, what='tensor'):
     return tensor if is_plain(tensor) else tensor.resolve_conj().resolve_neg().contiguous()
 
 
+def used_here(made):
+    """Returns a tensor that the current stream is about to read. PyTorch gives its memory out again in the order of the
+    stream that it was taken for, which may be another one."""
+    if made.is_cuda:
+        made.record_stream(torch.cuda.current_stream(made.device))
+    return made
+
+
 def stream_of(tensor):
     """Returns the CUDA stream that fills a tensor, None for a tensor in host memory."""
     return torch.cuda.current_stream(tensor.device).cuda_stream if tensor.is_cuda else None

@@ -13,7 +13,7 @@ from .. import _abi, job
 from .._library import call, lib
 from ..errors import ArgumentError, MismatchError
 from . import futures
-from .elements import bits_of, dtype_of, stream_of
+from .elements import bits_of, dtype_of, stream_of, used_here
 from .handles import Handle
 
 # All-reduces and broadcasts without a name share this many names, the slots, so that they overlap without growing in
@@ -156,6 +156,7 @@ def all_reduce(
         priority=priority,
         prescale=prescale,
         postscale=postscale,
+        timeout_ns=engine.timeout_ns,
         **options,
     )
     return Handle([(operation, _device(source))], _result(landing, value))
@@ -176,20 +177,23 @@ def broadcast(engine, tensor, root, name=None, value=None):
         (tensor, flat),
         root=root,
         stream=stream_of(tensor),
+        timeout_ns=engine.timeout_ns,
         **options,
     )
     return Handle([(operation, _device(tensor))], _result(tensor, value))
 
 
-def merged(handles, finish):
-    """Returns one handle for several; `finish` makes its result when all are complete."""
+def merged(handles, finish, device=None):
+    """Returns one handle for several; `finish` makes its result when all are complete. device: the GPU on which it is,
+    if that of no handle is."""
 
     def finish_all():
         for handle in handles:
             handle.take()
         return finish()
 
-    return Handle([pair for handle in handles for pair in handle.operations], finish_all)
+    device = device or next((handle.device for handle in handles if handle.device is not None), None)
+    return Handle([pair for handle in handles for pair in handle.operations], finish_all, device)
 
 
 def _once_name(engine, kind, name):
@@ -219,7 +223,7 @@ def _like(tensor, source):
 def _landed(operation, target, landing):
     """Returns a handle of an operation that writes to `target`, whose result is `landing`."""
     handle = Handle([(operation, _device(target))], lambda: target)
-    return handle if target is landing else merged([handle], lambda: landing.copy_(target))
+    return handle if target is landing else merged([handle], lambda: landing.copy_(used_here(target)), _device(landing))
 
 
 def _taken(handle, dtype, lengths):
@@ -251,13 +255,14 @@ def all_gather(engine, source, row=1, name=None):
 
     def value(handle):
         result, counts = _taken(handle, near.dtype, engine.size)
-        return result.to(source.device), [count // scale for count in counts]
+        return result, [count // scale for count in counts]
 
-    return _of_unknown_length(tensor, lib.trib_all_gather, bits, near, value)
+    return _of_unknown_length(engine, tensor, lib.trib_all_gather, bits, near, value, source.device)
 
 
-def _of_unknown_length(tensor, function, bits, near, value):
-    """Submits an operation whose output the engine takes memory for, on the host, and returns its handle."""
+def _of_unknown_length(engine, tensor, function, bits, near, value, device):
+    """Submits an operation whose output the engine takes memory for, on the host, and returns its handle. device: where
+    the output goes, on the stream of who asks for it."""
     operation = tensor.submit(
         function,
         bits.data_ptr(),
@@ -267,8 +272,14 @@ def _of_unknown_length(tensor, function, bits, near, value):
         flags=_abi.TRIB_OP_ALLOCATE_OUTPUT,
         stream=stream_of(bits),
         is_once=True,
+        timeout_ns=engine.timeout_ns,
     )
-    return Handle([(operation, None)])
+
+    def finish():
+        result, lengths = operation.wait()
+        return result.to(device), lengths
+
+    return Handle([(operation, None)], finish, device if device.type == 'cuda' else None)
 
 
 def all_gather_into(engine, landing, source):
@@ -291,6 +302,7 @@ def all_gather_into(engine, landing, source):
         output_bytes=target.numel() * target.element_size(),
         stream=stream_of(flat),
         is_once=True,
+        timeout_ns=engine.timeout_ns,
     )
     return _landed(operation, target, landing)
 
@@ -317,6 +329,7 @@ def reduce_scatter(engine, output, source, reduce, row=1, name=None):
         stream=stream_of(near),
         input_bytes=near.numel() * near.element_size(),  # workers' rows may differ, which only the engine knows
         is_once=True,
+        timeout_ns=engine.timeout_ns,
     )
     return _landed(operation, target, output)
 
@@ -338,9 +351,9 @@ def all_to_all(engine, source, lengths, row=1, name=None):
 
     def value(handle):
         result, counts = _taken(handle, near.dtype, engine.size**2)
-        return result.to(source.device), [count // scale for count in counts[engine.rank :: engine.size]]
+        return result, [count // scale for count in counts[engine.rank :: engine.size]]
 
-    return _of_unknown_length(tensor, lib.trib_all_to_all, bits, near, value)
+    return _of_unknown_length(engine, tensor, lib.trib_all_to_all, bits, near, value, source.device)
 
 
 def reduce_to(engine, source, landing, root, reduce):
@@ -357,5 +370,6 @@ def reduce_to(engine, source, landing, root, reduce):
         reduce=reduce,
         root=root,
         is_once=True,
+        timeout_ns=engine.timeout_ns,
     )
     return _landed(operation, target, landing)

@@ -65,24 +65,24 @@ def next_line(engine):
     return Line('%s@%s.%d' % (engine.name, kind, counted(engine, kind)))
 
 
-def future_of(operations, outcome, its_line, is_in_place=False):
-    """Returns a future of what outcome(None) returns when operations, pairs of a Handle's, are complete. is_in_place:
+def future_of(handle, outcome, its_line, is_in_place=False):
+    """Returns a future of what outcome(None) returns when the operations of a handle are complete. is_in_place:
     outcome() copies nothing, so it may run on another stream than the caller's."""
-    device = operations[0][1] if operations else None
-    is_apart = device is not None and is_in_place
-    complete = torch.futures.Future(devices=[device] if is_apart else None)
+    operations, device = handle.operations, handle.device
+    complete = torch.futures.Future(devices=[device] if device is not None else None)
+    if device is not None and not is_in_place:
+        outcome = _on_stream(torch.cuda.current_stream(device), outcome)
     # What reads a future in C++, such as DistributedDataParallel, sees an error only if a callback raises it.
     future = complete.then(outcome)
     _lines[future] = its_line
-    if is_apart:
+    if not operations:
+        complete.set_result(None)
+        return future
+    if device is not None:
         # The caller goes on giving work to the GPU, while the other workers may not have come so far. Callbacks run on
         # a stream of PyTorch's that outcome() lets wait.
         launch = functools.partial(_wait_for_launch, operations)
         operations[0][0].run_apart(functools.partial(complete.set_result, None), launch)
-        return future
-    # On a GPU the stream waits, and this thread only for the launch; for the end, where a loss may undo operations.
-    if not operations or device is not None:
-        complete.set_result(None)
         return future
     count = itertools.count(1)
 
@@ -96,10 +96,26 @@ def future_of(operations, outcome, its_line, is_in_place=False):
     return future
 
 
+def _on_stream(stream, outcome):
+    """Returns outcome() on the caller's stream: its copies read and write memory that PyTorch gives out again in the
+    order of that stream. The future's own stream waits for them, and what waits for the future for that."""
+
+    def run(unused):
+        with torch.cuda.stream(stream):
+            value = outcome(unused)
+        torch.cuda.current_stream(stream.device).wait_stream(stream)
+        return value
+
+    return run
+
+
 def _wait_for_launch(operations):
-    for operation, device in operations:
+    for operation, place in operations:
         try:
-            operation.stream_wait(torch.cuda.Stream(device).cuda_stream)
+            if place is None:
+                operation.wait()
+            else:
+                operation.stream_wait(torch.cuda.Stream(place).cuda_stream)
         except RuntimeError:
             pass  # outcome() raises it
 

@@ -19,19 +19,21 @@ _unseen = {}
 
 class Handle:
     """One collective, or several that belong together. `finish` makes the result of it, once; without it the result
-    is the first operation's."""
+    is the first operation's. operations: pairs of an operation and the GPU whose streams wait for it; None: a thread
+    does. device: the GPU on which the result is, if there is one."""
 
-    __slots__ = ('operations', 'name', '_finish', '_result', '_is_finished', '_streams', '_lock')
+    __slots__ = ('operations', 'device', 'name', '_finish', '_result', '_is_finished', '_streams', '_lock')
 
-    def __init__(self, operations, finish=None):
+    def __init__(self, operations, finish=None, device=None):
         self.operations, self.name, self._finish = operations, None, finish
+        self.device = device or next((place for _, place in operations if place is not None), None)
         self._result, self._is_finished = None, False
         self._streams = ()  # by device: the stream that has waited for the operations, and has made the result
         self._lock = threading.RLock()  # a future's callback may wait while the caller does
 
     def done(self):
         """True if the operations are complete."""
-        return self._is_finished or all(operation.done() for operation, _ in self.operations)
+        return all(operation.done() for operation, _ in self.operations)
 
     def wait(self):
         """Waits and returns the result: tensors on GPUs are waited for by the current stream, others by this thread."""
@@ -43,35 +45,42 @@ class Handle:
     def take(self):
         """Waits and returns the result, and raises no error but those of the handle's own operations."""
         with self._lock:
+            for operation, place in self.operations:
+                if place is None:
+                    operation.wait()
+                    continue
+                if not self._is_finished:
+                    operation.stream_wait(torch.cuda.current_stream(place).cuda_stream)
+                if operation.done():
+                    _unseen.pop(operation, None)
+                    operation.wait()  # the stream hears of no error
+                elif not self._is_finished:
+                    _unseen[operation] = None
             if not self._is_finished:
-                streams = {}
-                for operation, device in self.operations:
-                    if device is None:
-                        operation.wait()
-                    else:
-                        stream = torch.cuda.current_stream(device)
-                        operation.stream_wait(stream.cuda_stream)
-                        if operation.done():
-                            _unseen.pop(operation, None)
-                            operation.wait()  # the stream hears of no error
-                        else:
-                            _unseen[operation] = None
-                        streams[device] = stream
-                self._result = self._finish() if self._finish is not None else self.operations[0][0].wait()
-                self._is_finished, self._streams = True, tuple(streams.items())
-                self.operations, self._finish = (), None
-                if in_flight.get(self.name) is self:
-                    del in_flight[self.name]  # its result is the caller's to keep
+                self._make_result()
             for device, stream in self._streams:
                 if torch.cuda.current_stream(device) != stream:
                     torch.cuda.current_stream(device).wait_stream(stream)
             return self._result
 
+    def _make_result(self):
+        self._result = self._finish() if self._finish is not None else self.operations[0][0].wait()
+        devices = {place for _, place in self.operations} | {self.device}
+        self._streams = tuple((device, torch.cuda.current_stream(device)) for device in devices if device is not None)
+        # What a stream waited for may still fail, and others are over.
+        self.operations = tuple(pair for pair in self.operations if pair[1] is not None)
+        self._is_finished, self._finish = True, None
+        if in_flight.get(self.name) is self:
+            del in_flight[self.name]  # its result is the caller's to keep
 
-def raise_unseen():
-    """Raises the error of an operation that a stream waited for, if one failed."""
+
+def raise_unseen(handle=None):
+    """Raises the error of an operation that a stream waited for, if one failed, and is none of the handle's. Those of a
+    job that this process has left were told when it left, and the next job has nothing to do with them."""
+    own = [operation for operation, _ in handle.operations] if handle is not None and _unseen else ()
     for operation in list(_unseen):
-        if operation.done() and _unseen.pop(operation, 'taken') is None:  # no other thread has taken it
+        is_taken = operation.done() and operation not in own and _unseen.pop(operation, 'by another thread') is None
+        if is_taken and operation.is_current():
             operation.wait()
 
 

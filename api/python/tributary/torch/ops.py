@@ -17,7 +17,7 @@ from ..process_sets import ProcessSet, global_process_set, resolve
 from ..reductions import REDUCTIONS, Average, reduction_of
 from . import exchange
 from .compression import Compression, codec_for
-from .elements import checked, contiguous, is_plain
+from .elements import checked, contiguous, is_plain, used_here
 from .handles import Handle, in_flight
 
 _counters = {}
@@ -110,7 +110,7 @@ def submit_allreduce(
     landing = output if is_plain(output) else torch.empty_like(source)
     handle = exchange.all_reduce(engine, source, landing, REDUCTIONS[op], name, priority, codec=codec, **factors)
     if landing is not output or postscale != 1.0:
-        handle = exchange.merged([handle], lambda: output.copy_(scaled(landing, postscale)))
+        handle = exchange.merged([handle], lambda: output.copy_(scaled(used_here(landing), postscale)))
     return keep(name, handle)
 
 
@@ -326,7 +326,7 @@ def submit_broadcast(tensor, output, root_rank, name, process_set):
         landing.copy_(tensor)
     handle = exchange.broadcast(engine, landing, root, name)
     if landing is not output:
-        handle = exchange.merged([handle], lambda: output.copy_(landing))
+        handle = exchange.merged([handle], lambda: output.copy_(used_here(landing)))
     return keep(name, handle)
 
 

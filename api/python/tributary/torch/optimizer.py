@@ -15,6 +15,7 @@ from ..errors import ArgumentError, UnsupportedError
 from ..process_sets import ProcessSet, global_process_set
 from ..reductions import Average, Sum, reduction_of
 from .compression import Compression, codec_for
+from .elements import used_here
 from .ops import allreduce, submit_allreduce
 from .sparse import sparse_allreduce_async
 
@@ -222,7 +223,7 @@ class _Exchange:
         if compressed is None:
             parameter.grad = result  # sparse: other indices than this worker's may be in it
             return
-        restored = self.compression.decompress(compressed, context)
+        restored = self.compression.decompress(used_here(compressed), context)
         if parameter in self.sparse_dims:  # an optimizer for sparse gradients takes no others
             parameter.grad = restored.to_sparse(self.sparse_dims.pop(parameter))
             return
