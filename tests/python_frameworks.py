@@ -120,7 +120,8 @@ def make(framework, folder):
     if os.path.exists(complete) and open(complete, encoding='ascii').read() == stamp:
         return python
     subprocess.run([sys.executable, '-m', 'venv', where], check=True)
-    pip = [python, '-m', 'pip', 'install', '--quiet', '--disable-pip-version-check']
+    # Python compiles what is imported, which is little of what there is.
+    pip = [python, '-m', 'pip', 'install', '--quiet', '--disable-pip-version-check', '--no-compile']
     if alone:
         subprocess.run(pip + ['--no-deps'] + alone, check=True)
     subprocess.run(pip + rest, check=True, stderr=subprocess.DEVNULL)  # it warns of what is left out on purpose

@@ -159,7 +159,7 @@ def attack(port, rng):
 
 
 def garbage():
-    job = Job()
+    job = Job(epochs=60)
     try:
         job.wait_progress()
         rng, ports = random.Random(7), job.ports()
