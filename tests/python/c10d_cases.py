@@ -9,6 +9,7 @@ import threading
 import types
 import unittest.mock
 
+import c10d_group_cases
 import c10d_name_cases
 import torch
 import torch.distributed as dist
@@ -468,3 +469,4 @@ if __name__ == '__main__':
     dist.all_reduce(again)
     assert again.tolist() == [dist.get_world_size()] * 3
     dist.destroy_process_group()
+    c10d_group_cases.attempts()
