@@ -439,6 +439,7 @@ if __name__ == '__main__':
     dist.init_process_group('tributary')
     for case in (
         collectives,
+        c10d_group_cases.factors,
         groups,
         data_parallel,
         sparse,

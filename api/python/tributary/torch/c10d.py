@@ -44,13 +44,20 @@ def _check_fit(output, source, has_room=True):
 
 
 def _reduction(opts):
+    """Returns the reduction of a call, and the factor of its inputs, or None."""
     op = getattr(opts, 'reduceOp', opts)
     if op is None:
-        return _abi.TRIB_SUM
+        return _abi.TRIB_SUM, None
     for known, reduce in _REDUCTIONS:  # a ReduceOp does not hash as its constants do
         if op == known:
-            return reduce
-    raise UnsupportedError('tributary: %s is not supported' % op)
+            return reduce, None
+    if op == dist.ReduceOp.PREMUL_SUM:
+        return _abi.TRIB_SUM, op.__getstate__()[1]  # its only reader from Python
+    raise UnsupportedError('tributary: the reduction %s is not supported' % op)
+
+
+def _multiplied(tensor, factor):
+    return tensor if factor is None else (tensor * factor).to(tensor.dtype)
 
 
 def _device_kinds():
@@ -174,18 +181,22 @@ class ProcessGroup(dist.ProcessGroup):
         return self._work(exchange.merged(handles, finish), list(tensors), is_in_place=not apart)
 
     def allreduce(self, tensors, opts=None):
-        reduce = _reduction(opts)
+        reduce, factor = _reduction(opts)
         if any(tensor.layout == torch.sparse_coo for tensor in tensors):
-            return self._sum_sparse(tensors, reduce)
-        return self._in_place(tensors, lambda tensor: exchange.all_reduce(self._engine, tensor, tensor, reduce))
+            return self._sum_sparse(tensors, reduce, factor)
+
+        def begin(tensor):
+            return exchange.all_reduce(self._engine, _multiplied(tensor, factor), tensor, reduce)
+
+        return self._in_place(tensors, begin)
 
     allreduce_coalesced = allreduce
 
-    def _sum_sparse(self, tensors, reduce):
+    def _sum_sparse(self, tensors, reduce, factor):
         """Sums sparse tensors in place: workers gather indices and values, and add up where indices meet."""
         if reduce != _abi.TRIB_SUM or any(tensor.layout != torch.sparse_coo for tensor in tensors):
             raise UnsupportedError('tributary: sparse tensors can only be summed, and with sparse ones alone')
-        parts = [tensor.detach().coalesce() for tensor in tensors]
+        parts = [_multiplied(tensor.detach(), factor).coalesce() for tensor in tensors]
         indices = [exchange.all_gather(self._engine, part.indices().t().contiguous()) for part in parts]
         values = [exchange.all_gather(self._engine, part.values().contiguous()) for part in parts]
 
@@ -200,8 +211,8 @@ class ProcessGroup(dist.ProcessGroup):
         return self._work(exchange.merged(indices + values, finish), list(tensors))
 
     def reduce(self, tensors, opts):
-        reduce = _reduction(opts)
-        sources = [contiguous(tensor, 'tensor') for tensor in tensors]
+        reduce, factor = _reduction(opts)
+        sources = [_multiplied(contiguous(tensor, 'tensor'), factor) for tensor in tensors]
         scratch = [torch.empty_like(source) for source in sources]
         handles = [
             exchange.reduce_to(self._engine, source, landing, opts.rootRank, reduce)
@@ -282,7 +293,8 @@ class ProcessGroup(dist.ProcessGroup):
         landing = (
             output.detach() if is_plain(output) else torch.empty(output.shape, dtype=output.dtype, device=output.device)
         )
-        handle = exchange.reduce_scatter(self._engine, landing, source, _reduction(opts))
+        reduce, factor = _reduction(opts)
+        handle = exchange.reduce_scatter(self._engine, landing, _multiplied(source, factor), reduce)
         return (
             handle
             if landing.data_ptr() == output.data_ptr()
