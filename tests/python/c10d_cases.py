@@ -10,6 +10,7 @@ import types
 import unittest.mock
 
 import c10d_contract_cases
+import c10d_group_cases
 import c10d_name_cases
 import torch
 import torch.distributed as dist
@@ -439,6 +440,7 @@ if __name__ == '__main__':
     dist.init_process_group('tributary')
     for case in (
         collectives,
+        c10d_group_cases.factors,
         groups,
         data_parallel,
         sparse,

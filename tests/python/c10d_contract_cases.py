@@ -51,16 +51,6 @@ def forms(rank, size):
         assert rank > 0 or torch.equal(whole, torch.cat(parts)), whole
 
 
-def multiplied(rank, size):
-    """FSDP divides gradients by a number of its own so."""
-    half, whole = dist._make_nccl_premul_sum(0.5), torch.ones(2 * size)
-    total, part = torch.ones(3), torch.empty(2)
-    dist.all_reduce(total, half)
-    dist.reduce_scatter_tensor(part, whole, half)
-    assert total.tolist() == [size / 2] * 3 and part.tolist() == [size / 2] * 2, (total, part)
-    assert whole.tolist() == [1] * (2 * size)
-
-
 def coalesced(rank, size):
     """As programs for NCCL do."""
     tensors = [torch.full((length,), 1.0) for length in (2, 3)]
@@ -270,7 +260,6 @@ def gpu_memory_of_copies(rank, size):
 
 CASES = [
     forms,
-    multiplied,
     coalesced,
     split,
     timeouts,

@@ -437,8 +437,11 @@ def create(opts, _backend_options=None):
     store, rank, size = opts.store, opts.group_rank, opts.group_size
     ranks = list(opts.global_ranks_in_group) or list(range(size))
     timeout_ns = _nanoseconds(opts.timeout) or 300 * 10**9
+    is_world = not opts.global_ranks_in_group  # it lists the ranks of any other group
     world = _world.get('engine')
-    if world is not None and world.is_open():
+    if is_world and world is not None:
+        world.close()  # an init_process_group() that failed later than here has left it
+    elif world is not None and world.is_open():
         return ProcessGroup(world.group('c10d.%s' % opts.group_id, ranks), rank, ranks, timeout_ns)
     if job.is_continue(os.environ.get('TRIB_SURVIVE')):
         raise UnsupportedError(
@@ -464,7 +467,7 @@ def create(opts, _backend_options=None):
         if rank == 0:
             store.delete_key('tributary')  # a group that is made later has an id of its own
     places.forget(store, own_id, rank)
-    if not opts.global_ranks_in_group:  # it lists the ranks of any other group
+    if is_world:
         _world['engine'] = engine
     return ProcessGroup(engine, rank, list(range(size)), timeout_ns)
 

@@ -1,0 +1,66 @@
+"""Cases of the torch.distributed backend about reductions with factors and about groups that cannot be made, part of
+c10d_cases.py."""
+
+import torch
+import torch.distributed as dist
+import tributary.torch.c10d
+from torch.distributed.device_mesh import init_device_mesh
+
+
+def factors(rank, size):
+    """FSDP2 divides by numbers of a program's own with PREMUL_SUM."""
+    values = [torch.arange(2.0 * size) + 10 * r for r in range(size)]
+    half, own = dist._make_nccl_premul_sum(0.5), dist._make_nccl_premul_sum(float(rank + 1))
+    weighted = sum((r + 1) * value for r, value in enumerate(values))
+    tensor = values[rank].clone()
+    dist.all_reduce(tensor, half)
+    assert torch.equal(tensor, sum(values) / 2)
+    tensor = values[rank].clone()
+    dist.reduce(tensor, size - 1, own)
+    assert rank != size - 1 or torch.equal(tensor, weighted)
+    part = torch.empty(2)
+    dist.reduce_scatter_tensor(part, values[rank], own)
+    assert torch.equal(part, weighted[2 * rank : 2 * rank + 2])
+    tensor = torch.full((3,), 2.0, dtype=torch.bfloat16)
+    dist.all_reduce(tensor, dist._make_nccl_premul_sum(torch.tensor([0.5])))
+    assert tensor.dtype == torch.bfloat16 and tensor.tolist() == [size] * 3
+    tensor = torch.eye(3).to_sparse()
+    dist.all_reduce(tensor, half)
+    assert torch.equal(tensor.to_dense(), torch.eye(3) * size / 2)
+    _divided(size)
+
+
+def _divided(size):
+    try:
+        from torch.distributed.fsdp import fully_shard
+    except ImportError:  # not in every release
+        return
+    model = torch.nn.Linear(4, 3, bias=False)
+    torch.nn.init.ones_(model.weight)
+    fully_shard(model, mesh=init_device_mesh('cpu', (size,)))
+    model.set_gradient_divide_factor(4.0)
+    model(torch.ones(1, 4)).sum().backward()
+    assert torch.equal(model.weight.grad.full_tensor(), torch.full((3, 4), size / 4))
+
+
+def attempts():
+    """A group that could not be made in the end leaves nothing to the next one."""
+
+    def fail(*arguments):
+        tributary.torch.c10d.create(*arguments)
+        raise RuntimeError('as where another part of PyTorch fails')
+
+    dist.Backend.register_backend('unlucky', fail, extended_api=True, devices=['cpu'])
+    try:
+        dist.init_process_group('unlucky')
+    except RuntimeError:
+        pass
+    for turn in range(2):  # groups of one name
+        dist.init_process_group('tributary')
+        rank, size = dist.get_rank(), dist.get_world_size()
+        group = dist.new_group([turn, size - 1])
+        if rank in (turn, size - 1):
+            tensor = torch.ones(3)
+            dist.all_reduce(tensor, group=group)
+            assert tensor.tolist() == [2, 2, 2]
+        dist.destroy_process_group()
