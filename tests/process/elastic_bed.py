@@ -15,7 +15,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(HERE))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), 'python'))
 import python_bed  # noqa: E402
-from cases import alive  # noqa: E402
+from cases import PIPES, alive  # noqa: E402
 
 TOOL = python_bed.BUILD + '/tributary'
 WORKER = HERE + '/elastic_worker.py'
@@ -73,12 +73,7 @@ class Job:
         self.mark = 'ELASTIC_TEST=%d-%d' % (os.getpid(), _made)
         name, value = self.mark.split('=')
         self.process = subprocess.Popen(
-            [TOOL, 'run', *command],
-            env=python_bed.environment(**{name: value}, **variables),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors='replace',
+            [TOOL, 'run', *command], env=python_bed.environment(**{name: value}, **variables), **PIPES
         )
         self.lines, self._steps = [], collections.OrderedDict()  # the last step of each process
         self._thread = threading.Thread(target=self._read, daemon=True)

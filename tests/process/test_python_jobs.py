@@ -13,6 +13,7 @@ sys.path.insert(0, os.path.dirname(HERE))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), 'python'))
 import ports  # noqa: E402
 import python_bed  # noqa: E402
+from cases import PIPES  # noqa: E402
 
 VARIABLES = '''
 import tributary
@@ -52,9 +53,7 @@ def bytepss_servers_run():
             env=python_bed.environment(
                 stand_in, **names, DMLC_ROLE=role, **({} if number is None else {'DMLC_WORKER_ID': number})
             ),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+            **PIPES,
         )
         for role, number in roles
     ]
@@ -226,12 +225,7 @@ def processes_find_together_without_an_address():
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, '-c', BOOTSTRAP, folder]
         environment = {name: value for name, value in python_bed.environment().items() if name != 'TRIB_TOKEN'}
-        workers = [
-            subprocess.Popen(
-                [*command, str(rank)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-            )
-            for rank in range(3)
-        ]
+        workers = [subprocess.Popen([*command, str(rank)], env=environment, **PIPES) for rank in range(3)]
         outputs = [worker.communicate(timeout=120)[0] for worker in workers]
     for output in outputs:
         assert output.count('found each other') == 1, output[-1500:]

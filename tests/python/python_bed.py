@@ -12,7 +12,7 @@ import sys
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(SOURCE, 'tests'))
 import python_frameworks  # noqa: E402
-from cases import run_cases  # noqa: E402
+from cases import PIPES, run_cases  # noqa: E402
 
 BUILD = os.path.join(SOURCE, os.environ.get('TRIB_BUILD', 'build/release'))
 LIBRARY = BUILD + '/libtributary.so.0'
@@ -42,9 +42,7 @@ def environment(*path, **more):
 
 def run(command, env, statuses=(0,)):
     """Runs a command and returns its output; its exit status must be one of those."""
-    result = subprocess.run(
-        command, env=env, timeout=TIMEOUT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors='replace'
-    )
+    result = subprocess.run(command, env=env, timeout=TIMEOUT, **PIPES)
     assert result.returncode in statuses, (result.returncode, result.stdout[-2500:])
     return result.stdout
 

@@ -10,6 +10,9 @@ import re
 import subprocess
 import sys
 
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from cases import PIPES  # noqa: E402
+
 BUILD = os.environ.get('TRIB_BUILD', 'build/release')
 GUEST_CANNOT_RUN = 77
 # The kernel's warning that it holds a connection, and with it the process that closes it.
@@ -50,14 +53,7 @@ def guest(command, *options, programs=(), timeout=300):
     carried = [word for path in programs for word in ('--program', path)]
     words = ['tools/cluster/verbs-guest', '--timeout', str(timeout), *carried, *options, '--', command]
     for _ in range(2):
-        done = subprocess.run(
-            words,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors='replace',
-        )
+        done = subprocess.run(words, **PIPES)
         fault = (
             'crashed in'
             if kernel_crashed(done.stdout)
