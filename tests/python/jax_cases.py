@@ -55,7 +55,11 @@ def gathers(rank, size):
         ends = np.concatenate([numbers(r, (2, 2)) for r in sorted({0, size - 1})])
         assert equal(trib.allgather(of(rank, (2, 2)), process_set=pair), ends)
     trib.remove_process_set(pair)
-    python_bed.refused(tributary.ArgumentError, (lambda: trib.alltoall(sent, [size + 1] * size), 'do not fit'))
+    python_bed.refused(
+        tributary.ArgumentError,
+        (lambda: trib.alltoall(sent, [size + 1] * size), 'do not fit'),
+        (lambda: trib.alltoall(sent, [1.5] * size), 'must be integers'),
+    )
 
 
 def gathers_in_programs(rank, size):
