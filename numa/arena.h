@@ -132,7 +132,6 @@ typedef struct trib_arena_stats {
     uint64_t blocks_in_use;
     /* None of these stops the arena from working. */
     uint64_t bind_failures;
-    uint64_t huge_page_failures;
     uint64_t registration_failures;
     uint64_t map_failures;
 } trib_arena_stats;

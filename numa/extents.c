@@ -176,9 +176,7 @@ static bool map_extent(const trib_extents *extents, size_t size, trib_extent *ex
     if (extents->params.node >= 0 && !trib_pages_bind(base, size, extents->params.node)) {
         failures->bind++;
     }
-    if (madvise(base, size, MADV_HUGEPAGE) != 0) {
-        failures->huge_page++;
-    }
+    (void)madvise(base, size, MADV_HUGEPAGE); /* the arena works with small pages, too */
     trib_error unseen;
     for (uint32_t id = 0; id < TRIB_ARENA_REGISTRARS_MAX; id++) {
         extent->registrations[id].status = TRIB_PENDING;
@@ -197,7 +195,6 @@ static void settle_extent(trib_extents *extents, const trib_extent *extent, cons
     extents->coming--;
     extents->failures.map += failures->map;
     extents->failures.bind += failures->bind;
-    extents->failures.huge_page += failures->huge_page;
     extents->failures.registration += failures->registration;
     if (extent->base != NULL) {
         insert_in_list(extents, extent);
@@ -481,7 +478,6 @@ void trib_extents_stats(trib_extents *extents, trib_arena_stats *stats)
     stats->adopted = extents->adopted_count;
     stats->bytes_mapped = extents->mapped_bytes;
     stats->bind_failures = extents->failures.bind;
-    stats->huge_page_failures = extents->failures.huge_page;
     stats->registration_failures = extents->failures.registration;
     stats->map_failures = extents->failures.map;
     pthread_rwlock_unlock(&extents->lock);

@@ -39,7 +39,7 @@ typedef struct trib_extent_tail {
 } trib_extent_tail;
 
 typedef struct trib_extent_failures {
-    uint64_t map, bind, huge_page, registration;
+    uint64_t map, bind, registration;
 } trib_extent_failures;
 
 #define TRIB_EXTENT_TAILS_MAX 8

@@ -137,10 +137,10 @@ void trib_sum_bring_chunks(trib_summation *self, sum_round *round, uint32_t cont
             round->key->filled_last =
                 round->key->filled_last < round->what.round ? round->what.round : round->key->filled_last;
         }
-        const void *payload = what.size == 0 ? NULL : neutral_bytes(self, &what);
+        const trib_arrived neutral = {.payload = what.size == 0 ? NULL : neutral_bytes(self, &what)};
         trib_error error;
-        status = payload == NULL && what.size > 0 ? TRIB_NO_MEMORY
-                                                  : trib_summation_arrived_in_place(self, &what, payload, NULL, &error);
+        status = neutral.payload == NULL && what.size > 0 ? TRIB_NO_MEMORY
+                                                          : trib_summation_arrived(self, &what, &neutral, &error);
     }
     self->is_filling = false;
 }

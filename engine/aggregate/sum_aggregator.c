@@ -30,16 +30,10 @@ static trib_status sum_at(trib_aggregator *self, const trib_contribution *what, 
     return trib_summation_sum_at(trib_sum_aggregator_summation(self), what, sum_out, error);
 }
 
-static trib_status take_arrived(trib_aggregator *aggregator, const trib_contribution *what, const trib_arrived *arrived,
+static trib_status take_arrived(trib_aggregator *self, const trib_contribution *what, const trib_arrived *arrived,
                                 trib_error *error)
 {
-    trib_summation *self = trib_sum_aggregator_summation(aggregator);
-    if (arrived->buffer != NULL) {
-        return trib_summation_presented(self, what, arrived->buffer, arrived->payload, arrived->lender, error);
-    }
-    return arrived->payload == NULL
-               ? trib_summation_arrived(self, what, NULL, error)
-               : trib_summation_arrived_in_place(self, what, arrived->payload, arrived->lender, error);
+    return trib_summation_arrived(trib_sum_aggregator_summation(self), what, arrived, error);
 }
 
 static void abandon_buffer(trib_aggregator *self, void *buffer)

@@ -346,10 +346,11 @@ static trib_status empty_arrived(trib_summation *self, const trib_contribution *
     return status == TRIB_OK && round == NULL ? trib_sum_late_came(self, what, error) : status;
 }
 
-static trib_status payload_arrived(trib_summation *self, const trib_contribution *what, void *buffer,
-                                   const void *payload, const trib_lender *lender, trib_error *error)
+/* Accepts a contribution that has a buffer. */
+static trib_status received_arrived(trib_summation *self, const trib_contribution *what, const trib_arrived *arrived,
+                                    trib_error *error)
 {
-    sum_block *block = trib_sum_block_of(self, buffer), *spare = block->spare;
+    sum_block *block = trib_sum_block_of(self, arrived->buffer), *spare = block->spare;
     sum_round *round = end_receive(block);
     if (round == NULL) {
         trib_sum_block_give(self, block);
@@ -368,27 +369,17 @@ static trib_status payload_arrived(trib_summation *self, const trib_contribution
         return status;
     }
     block->spare = NULL;
-    take_in(self, round, what, trib_sum_operand(self, round, what, block, payload, lender, spare), spare);
+    const sum_node operand = trib_sum_operand(self, round, what, block, arrived->payload, arrived->lender, spare);
+    take_in(self, round, what, operand, spare);
     return TRIB_OK;
-}
-
-trib_status trib_summation_arrived(trib_summation *self, const trib_contribution *what, void *buffer, trib_error *error)
-{
-    return buffer == NULL ? empty_arrived(self, what, error) : payload_arrived(self, what, buffer, buffer, NULL, error);
-}
-
-trib_status trib_summation_presented(trib_summation *self, const trib_contribution *what, void *buffer,
-                                     const void *payload, const trib_lender *lender, trib_error *error)
-{
-    return payload_arrived(self, what, buffer, payload, lender, error);
 }
 
 /* A payload received in place is combined where it lies if its partner has arrived. Otherwise it is leased or
  * copied. */
-static bool take_in_place(trib_summation *self, sum_round *round, const trib_contribution *what, const void *payload,
-                          const trib_lender *lender, sum_node *node, sum_block **spare)
+static bool take_in_place(trib_summation *self, sum_round *round, const trib_contribution *what,
+                          const trib_arrived *arrived, sum_node *node, sum_block **spare)
 {
-    *node = (sum_node){.data = payload, .form = trib_sum_payload_form(self)};
+    *node = (sum_node){.data = arrived->payload, .form = trib_sum_payload_form(self)};
     *spare = NULL;
     const bool sums = trib_collective_is_sum(what->collective);
     if (sums && trib_sum_partner(self, &round->chunks[what->chunk], what->contributor) != NULL) {
@@ -397,23 +388,20 @@ static bool take_in_place(trib_summation *self, sum_round *round, const trib_con
     const uint8_t width = trib_sum_payload_width(self, what);
     sum_block *block = ensure_tree(self, round, what) ? trib_sum_block_take(self, what->size, width) : NULL;
     if (block != NULL) {
-        *node = trib_sum_operand(self, round, what, block, payload, lender, NULL);
+        *node = trib_sum_operand(self, round, what, block, arrived->payload, arrived->lender, NULL);
     }
     return block != NULL;
 }
 
-trib_status trib_summation_arrived_in_place(trib_summation *self, const trib_contribution *what, const void *payload,
-                                            const trib_lender *lender, trib_error *error)
+static trib_status arrived_in_place(trib_summation *self, const trib_contribution *what, const trib_arrived *arrived,
+                                    trib_error *error)
 {
-    if (!carries_payload(self, what)) {
-        return empty_arrived(self, what, error);
-    }
     sum_round *round = NULL;
     sum_node node = {.data = NULL};
     sum_block *spare = NULL;
     trib_status status = trib_sum_find_place(self, what, true, &round, error);
     if (status == TRIB_OK && round != NULL && round->refused == TRIB_OK &&
-        !take_in_place(self, round, what, payload, lender, &node, &spare)) {
+        !take_in_place(self, round, what, arrived, &node, &spare)) {
         status = TRIB_AGAIN;
     }
     if (status == TRIB_AGAIN) {
@@ -423,6 +411,16 @@ trib_status trib_summation_arrived_in_place(trib_summation *self, const trib_con
         take_in(self, round, what, node, spare);
     }
     return status == TRIB_OK && round == NULL ? trib_sum_late_came(self, what, error) : status;
+}
+
+trib_status trib_summation_arrived(trib_summation *self, const trib_contribution *what, const trib_arrived *arrived,
+                                   trib_error *error)
+{
+    if (arrived->buffer != NULL) {
+        return received_arrived(self, what, arrived, error);
+    }
+    return arrived->payload != NULL && carries_payload(self, what) ? arrived_in_place(self, what, arrived, error)
+                                                                   : empty_arrived(self, what, error);
 }
 
 trib_status trib_summation_withdraw(trib_summation *self, const trib_contribution *what, trib_status why,

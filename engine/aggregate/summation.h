@@ -97,22 +97,13 @@ void trib_summation_destroy(trib_summation *self);
  */
 TRIB_CHECKED trib_status trib_summation_recv_target(trib_summation *self, const trib_contribution *what,
                                                     void **buffer_out, trib_error *error);
-/* The payload has landed in the buffer. `buffer` is NULL without a payload, and recv_target was not called then.
- * TRIB_NO_MEMORY is possible only with a NULL buffer. Nothing has changed then, and the caller may try again. */
-TRIB_CHECKED trib_status trib_summation_arrived(trib_summation *self, const trib_contribution *what, void *buffer,
-                                                trib_error *error);
+/* A contribution has arrived. recv_target was not called for one without a buffer: it has no payload, or one that is
+ * lent. A payload outside the buffer is summed where it lies if its partner has arrived, else leased if possible, else
+ * copied. TRIB_NO_MEMORY is possible only without a buffer. Nothing has changed then, and the caller may try again. */
+TRIB_CHECKED trib_status trib_summation_arrived(trib_summation *self, const trib_contribution *what,
+                                                const trib_arrived *arrived, trib_error *error);
 /* Called instead of arrived when the connection ended before the payload was complete. */
 void trib_summation_abandon(trib_summation *self, void *buffer);
-/* As arrived, but the payload may lie outside the buffer, where the lender (or NULL) presents it during this call.
- * It is summed there if its partner has arrived, else leased if possible, else copied. */
-TRIB_CHECKED trib_status trib_summation_presented(trib_summation *self, const trib_contribution *what, void *buffer,
-                                                  const void *payload, const trib_lender *lender, trib_error *error);
-
-/* As presented, for a payload without recv_target (in-process contributors). Without a lender it is valid during the
- * call only. After TRIB_NO_MEMORY nothing has changed, and the caller may try again. */
-TRIB_CHECKED trib_status trib_summation_arrived_in_place(trib_summation *self, const trib_contribution *what,
-                                                         const void *payload, const trib_lender *lender,
-                                                         trib_error *error);
 
 /* As trib_aggregator_ops.sum_at. What was added there arrives in place, with that place as its payload. */
 TRIB_CHECKED trib_status trib_summation_sum_at(trib_summation *self, const trib_contribution *what, void **sum_out,

@@ -84,14 +84,6 @@ _Static_assert(TRIB_SUBFLOWS_MAX + 1 == TRIB_NETWORKS_MAX, "a link has a connect
 _Static_assert(TRIB_HALF_OPEN_MIN <= TRIB_HALF_OPEN_MAX, "a bound from below and one from above");
 _Static_assert(TRIB_NETWORKS_MAX * 32u <= TRIB_ADDRESS_MAX, "a list has room for an address by each network");
 
-/* ---- Credits in bytes; those of links are settings (push_credit_bytes, pull_credit_bytes) ---- */
-
-/* Copies in flight between a device and the host, of all cores together. The cores share a stream, so each core waits
- * for the copies of the others. */
-#define TRIB_COPY_CREDIT_BYTES (8u << 20)
-_Static_assert(TRIB_COPY_CREDIT_BYTES >= 2 * TRIB_CHUNK_BYTES_MAX,
-               "one copy runs while the end of another is reported");
-
 /* ---- Times (ns) ---- */
 
 /* The longest timeout that differs from none, 100 years. Added to a time, or to another timeout, it does not

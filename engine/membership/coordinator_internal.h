@@ -52,6 +52,12 @@ typedef struct trib_coordinator_slot {
     void *loads_buffer;
 } trib_coordinator_slot;
 
+/* The tensor that the worker has declared with the tag and not released, or NULL. */
+static inline struct trib_registry_entry *trib_slot_entry(const trib_coordinator_slot *slot, uint32_t tag)
+{
+    return tag < slot->tensors_capacity ? slot->tensors[tag] : NULL;
+}
+
 /* Marks of ranks in a registry entry's tags. */
 #define TRIB_TAG_NONE UINT32_MAX           /* the rank has not declared the tensor */
 #define TRIB_TAG_RELEASED (UINT32_MAX - 1) /* the rank has declared and released it */

@@ -297,12 +297,12 @@ void trib_formation_deadline_passed(trib_coordinator *self)
     trib_formation_check(self);
 }
 
-/* Counts the members that are there in places from first on and below end: joiners, or those of the last epoch. */
-static uint32_t count_joined(const trib_coordinator *self, uint32_t first, uint32_t end, bool is_new)
+/* Counts the members that are there and were not in the last epoch, in places from first on and below end. */
+static uint32_t count_newcomers(const trib_coordinator *self, uint32_t first, uint32_t end)
 {
     uint32_t count = 0;
     for (uint32_t i = first; i < end; i++) {
-        count += self->slots[i].joined && is_new_place(self, i) == is_new;
+        count += self->slots[i].joined && is_new_place(self, i);
     }
     return count;
 }
@@ -381,9 +381,8 @@ static bool deal_places(trib_coordinator *self)
         return false;
     }
     const bool continues = self->core->engine->config.survive == TRIB_SURVIVE_CONTINUE;
-    formation_of(self)->joined_last = count_joined(self, 0, self->worker_count, true);
-    formation_of(self)->servers_joined_last =
-        count_joined(self, self->worker_count, trib_coordinator_slots(self), true);
+    formation_of(self)->joined_last = count_newcomers(self, 0, self->worker_count);
+    formation_of(self)->servers_joined_last = count_newcomers(self, self->worker_count, trib_coordinator_slots(self));
     uint32_t next = 0;
     for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
         if (!self->slots[i].joined) {
@@ -425,7 +424,7 @@ void trib_formation_check(trib_coordinator *self)
             return;
         }
     }
-    if (count_joined(self, 0, trib_coordinator_slots(self), true) < formation_of(self)->joiners) {
+    if (count_newcomers(self, 0, trib_coordinator_slots(self)) < formation_of(self)->joiners) {
         return;
     }
     bool any = false;

@@ -268,7 +268,7 @@ static trib_status note_tag(trib_coordinator *self, trib_registry_entry *entry, 
                             trib_error *error)
 {
     trib_coordinator_slot *slot = &self->slots[rank];
-    if (tag > TRIB_TENSORS_MAX || (tag < slot->tensors_capacity && slot->tensors[tag] != NULL)) {
+    if (tag > TRIB_TENSORS_MAX || trib_slot_entry(slot, tag) != NULL) {
         return trib_error_set(error, TRIB_PROTOCOL,
                               "tensor \"%s\" declared with the tag %u, which is another's or too "
                               "high",
@@ -400,7 +400,7 @@ trib_status trib_registry_take_release(trib_coordinator *self, uint32_t rank, co
                                        trib_error *error)
 {
     trib_coordinator_slot *slot = &self->slots[rank];
-    trib_registry_entry *entry = frame->tensor < slot->tensors_capacity ? slot->tensors[frame->tensor] : NULL;
+    trib_registry_entry *entry = trib_slot_entry(slot, frame->tensor);
     if (entry == NULL || frame->round > TRIB_ROUNDS_MAX) {
         return trib_error_set(error, TRIB_PROTOCOL, "RELEASE of what was not declared, or after %u rounds",
                               frame->round);

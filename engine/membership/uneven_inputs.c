@@ -145,7 +145,7 @@ static trib_status take_entry(trib_coordinator *self, uint32_t rank, trib_reader
 {
     const trib_coordinator_slot *slot = &self->slots[rank];
     const uint32_t kind = trib_get_u32(reader), number = trib_get_u32(reader), count = trib_get_u32(reader);
-    trib_registry_entry *entry = number < slot->tensors_capacity ? slot->tensors[number] : NULL;
+    trib_registry_entry *entry = trib_slot_entry(slot, number);
     if (kind == TRIB_JOIN_ONCE) {
         raise_count(&self->uneven.once, count);
     } else if (kind == TRIB_JOIN_BYTES && number < TRIB_GROUPS_MAX) {

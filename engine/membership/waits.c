@@ -11,7 +11,7 @@
 static trib_registry_entry *entry_of(const trib_coordinator *self, uint32_t rank)
 {
     const trib_coordinator_slot *slot = &self->slots[rank];
-    return slot->wait.is_told && slot->wait.tag < slot->tensors_capacity ? slot->tensors[slot->wait.tag] : NULL;
+    return slot->wait.is_told ? trib_slot_entry(slot, slot->wait.tag) : NULL;
 }
 
 /* ---- Workers disagree ---- */
@@ -117,7 +117,7 @@ static void answer(const trib_coordinator *self, uint32_t rank, bool is_undeclar
 trib_status trib_waits_take(trib_coordinator *self, uint32_t member, const trib_frame *frame, trib_error *error)
 {
     trib_coordinator_slot *slot = &self->slots[member];
-    const trib_registry_entry *entry = frame->tensor < slot->tensors_capacity ? slot->tensors[frame->tensor] : NULL;
+    const trib_registry_entry *entry = trib_slot_entry(slot, frame->tensor);
     const bool is_known = frame->aux == TRIB_NO_MEMBER || frame->aux < self->worker_count;
     const size_t length = entry == NULL ? 0 : strlen(entry->name);
     const bool has_name = entry != NULL && frame->chunk <= length && frame->size <= length - frame->chunk;

@@ -94,7 +94,7 @@ static trib_status count_as_present(const trib_takeover *self, const trib_contri
     for (; chunk.chunk < self->chunk_count && status == TRIB_OK; chunk.chunk++) {
         const uint32_t left = self->size - chunk.chunk * self->chunk_bytes;
         chunk.size = left < self->chunk_bytes ? left : self->chunk_bytes;
-        status = trib_summation_arrived(summation_of(self), &chunk, NULL, &error);
+        status = trib_summation_arrived(summation_of(self), &chunk, &(trib_arrived){0}, &error);
     }
     return status;
 }

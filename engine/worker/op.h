@@ -390,6 +390,8 @@ void trib_tensors_renumber(trib_engine *engine);
 void trib_tensor_use(struct trib_core *core, trib_tensor *tensor);
 /* The caller holds the mutex: lets core 0 call trib_tensor_use. */
 void trib_tensor_want(trib_tensor *tensor);
+/* The tensor of the tag, or of a place that is free. NULL: no tensor has had that tag. Takes the mutex. */
+trib_tensor *trib_tensor_at(trib_engine *engine, uint32_t tag);
 /* Returns the name for texts. The caller holds the mutex. */
 const char *trib_tensor_name_of(const trib_engine *engine, uint32_t tag);
 

@@ -430,6 +430,14 @@ void trib_tensor_free_parts(trib_tensor *tensor)
     tensor->device = NULL;
 }
 
+trib_tensor *trib_tensor_at(trib_engine *engine, uint32_t tag)
+{
+    pthread_mutex_lock(&engine->mutex);
+    trib_tensor *tensor = tag < engine->tensor_count ? engine->tensors[tag] : NULL;
+    pthread_mutex_unlock(&engine->mutex);
+    return tensor;
+}
+
 const char *trib_tensor_name_of(const trib_engine *engine, uint32_t tag)
 {
     const trib_tensor *tensor = tag < engine->tensor_count ? engine->tensors[tag] : NULL;

@@ -412,13 +412,8 @@ void trib_worker_joined(trib_core *core)
     if (atomic_load(&engine->losses.count) > 0 && (engine->config.roles & TRIB_ROLE_WORKER) != 0) {
         trib_worker_post_losses(engine); /* a server has asked to go meanwhile */
     }
-    for (uint32_t tag = 0;; tag++) {
-        pthread_mutex_lock(&engine->mutex);
-        trib_tensor *tensor = tag < engine->tensor_count ? engine->tensors[tag] : NULL;
-        pthread_mutex_unlock(&engine->mutex);
-        if (tensor == NULL) {
-            break;
-        }
+    trib_tensor *tensor;
+    for (uint32_t tag = 0; (tensor = trib_tensor_at(engine, tag)) != NULL; tag++) {
         if (atomic_load(&tensor->placed)) {
             trib_worker_start_next(core, tensor);
         }

@@ -198,13 +198,8 @@ static void make_orphan(trib_core *core, trib_task *task)
 static void orphan_tasks(trib_core *core, uint32_t member)
 {
     trib_engine *engine = core->engine;
-    for (uint32_t tag = 0;; tag++) {
-        pthread_mutex_lock(&engine->mutex);
-        trib_tensor *tensor = tag < engine->tensor_count ? engine->tensors[tag] : NULL;
-        pthread_mutex_unlock(&engine->mutex);
-        if (tensor == NULL) {
-            break;
-        }
+    trib_tensor *tensor;
+    for (uint32_t tag = 0; (tensor = trib_tensor_at(engine, tag)) != NULL; tag++) {
         if (!trib_tensor_ref_placed(tensor)) {
             continue;
         }

@@ -328,26 +328,6 @@ SUM_INLINE sum_vec extreme_16(sum_vec left, sum_vec right, uint32_t infinity, ui
     return _mm256_blendv_epi8(chosen, _mm256_set1_epi16((short)nan), is_nan);
 }
 
-SUM_INLINE sum_vec min_f16(sum_vec left, sum_vec right)
-{
-    return extreme_16(left, right, SUM_F16_INFINITY, SUM_F16_NAN, true);
-}
-
-SUM_INLINE sum_vec max_f16(sum_vec left, sum_vec right)
-{
-    return extreme_16(left, right, SUM_F16_INFINITY, SUM_F16_NAN, false);
-}
-
-SUM_INLINE sum_vec min_bf16(sum_vec left, sum_vec right)
-{
-    return extreme_16(left, right, SUM_BF16_INFINITY, SUM_BF16_NAN, true);
-}
-
-SUM_INLINE sum_vec max_bf16(sum_vec left, sum_vec right)
-{
-    return extreme_16(left, right, SUM_BF16_INFINITY, SUM_BF16_NAN, false);
-}
-
 SUM_INLINE sum_vec min_i8(sum_vec left, sum_vec right)
 {
     return _mm256_min_epi8(left, right);

@@ -337,26 +337,6 @@ SUM_INLINE sum_vec extreme_16(sum_vec left, sum_vec right, uint32_t infinity, ui
     return _mm512_mask_mov_epi16(chosen, is_nan, _mm512_set1_epi16((short)nan));
 }
 
-SUM_INLINE sum_vec min_f16(sum_vec left, sum_vec right)
-{
-    return extreme_16(left, right, SUM_F16_INFINITY, SUM_F16_NAN, true);
-}
-
-SUM_INLINE sum_vec max_f16(sum_vec left, sum_vec right)
-{
-    return extreme_16(left, right, SUM_F16_INFINITY, SUM_F16_NAN, false);
-}
-
-SUM_INLINE sum_vec min_bf16(sum_vec left, sum_vec right)
-{
-    return extreme_16(left, right, SUM_BF16_INFINITY, SUM_BF16_NAN, true);
-}
-
-SUM_INLINE sum_vec max_bf16(sum_vec left, sum_vec right)
-{
-    return extreme_16(left, right, SUM_BF16_INFINITY, SUM_BF16_NAN, false);
-}
-
 SUM_INLINE sum_vec min_i8(sum_vec left, sum_vec right)
 {
     return _mm512_min_epi8(left, right);

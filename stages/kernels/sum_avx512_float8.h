@@ -45,16 +45,6 @@ SUM_INLINE void narrow_float8(unsigned char *at, sum_vec value, sum_float8 to)
                                     _mm512_set1_epi32((int)to.nan)));
 }
 
-SUM_INLINE void narrow_e4m3(unsigned char *at, sum_vec value)
-{
-    narrow_float8(at, value, sum_e4m3);
-}
-
-SUM_INLINE void narrow_e5m2(unsigned char *at, sum_vec value)
-{
-    narrow_float8(at, value, sum_e5m2);
-}
-
 /* Converts 8-bit floats to signed integers of the same order, and back. */
 SUM_INLINE __m512i order_of_8(__m512i bits)
 {
@@ -75,26 +65,6 @@ SUM_INLINE sum_vec extreme_8(sum_vec left, sum_vec right, uint32_t infinity, uin
     const __m512i chosen = order_of_8(smaller ? _mm512_min_epi8(a, b) : _mm512_max_epi8(a, b));
     const __mmask64 is_nan = is_nan_8(left, infinity) | is_nan_8(right, infinity);
     return _mm512_mask_mov_epi8(chosen, is_nan, _mm512_set1_epi8((char)nan));
-}
-
-SUM_INLINE sum_vec min_e4m3(sum_vec left, sum_vec right)
-{
-    return extreme_8(left, right, SUM_E4M3_LARGEST, SUM_E4M3_NAN, true);
-}
-
-SUM_INLINE sum_vec min_e5m2(sum_vec left, sum_vec right)
-{
-    return extreme_8(left, right, SUM_E5M2_INFINITY, SUM_E5M2_NAN, true);
-}
-
-SUM_INLINE sum_vec max_e4m3(sum_vec left, sum_vec right)
-{
-    return extreme_8(left, right, SUM_E4M3_LARGEST, SUM_E4M3_NAN, false);
-}
-
-SUM_INLINE sum_vec max_e5m2(sum_vec left, sum_vec right)
-{
-    return extreme_8(left, right, SUM_E5M2_INFINITY, SUM_E5M2_NAN, false);
 }
 
 #endif

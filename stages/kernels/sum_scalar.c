@@ -158,16 +158,6 @@ SUM_INLINE void narrow_float8(unsigned char *at, sum_vec value, sum_float8 to)
     store_8(at, magnitude > to.nan_above ? to.nan : (bits >> 24 & 0x80) | rounded);
 }
 
-SUM_INLINE void narrow_e4m3(unsigned char *at, sum_vec value)
-{
-    narrow_float8(at, value, sum_e4m3);
-}
-
-SUM_INLINE void narrow_e5m2(unsigned char *at, sum_vec value)
-{
-    narrow_float8(at, value, sum_e5m2);
-}
-
 SUM_INLINE sum_vec widen_i8(const unsigned char *at)
 {
     return (uint64_t)(int64_t)(int8_t)*at;
@@ -347,49 +337,9 @@ SUM_INLINE sum_vec extreme_16(sum_vec left, sum_vec right, int64_t infinity, uin
     return extreme_float((int16_t)left, (int16_t)right, 0x7fff, infinity, nan, smaller);
 }
 
-SUM_INLINE sum_vec min_f16(sum_vec left, sum_vec right)
-{
-    return extreme_16(left, right, SUM_F16_INFINITY, SUM_F16_NAN, true);
-}
-
-SUM_INLINE sum_vec max_f16(sum_vec left, sum_vec right)
-{
-    return extreme_16(left, right, SUM_F16_INFINITY, SUM_F16_NAN, false);
-}
-
-SUM_INLINE sum_vec min_bf16(sum_vec left, sum_vec right)
-{
-    return extreme_16(left, right, SUM_BF16_INFINITY, SUM_BF16_NAN, true);
-}
-
-SUM_INLINE sum_vec max_bf16(sum_vec left, sum_vec right)
-{
-    return extreme_16(left, right, SUM_BF16_INFINITY, SUM_BF16_NAN, false);
-}
-
 SUM_INLINE sum_vec extreme_8(sum_vec left, sum_vec right, int64_t infinity, uint64_t nan, bool smaller)
 {
     return extreme_float((int8_t)left, (int8_t)right, 0x7f, infinity, nan, smaller);
-}
-
-SUM_INLINE sum_vec min_e4m3(sum_vec left, sum_vec right)
-{
-    return extreme_8(left, right, SUM_E4M3_LARGEST, SUM_E4M3_NAN, true);
-}
-
-SUM_INLINE sum_vec max_e4m3(sum_vec left, sum_vec right)
-{
-    return extreme_8(left, right, SUM_E4M3_LARGEST, SUM_E4M3_NAN, false);
-}
-
-SUM_INLINE sum_vec min_e5m2(sum_vec left, sum_vec right)
-{
-    return extreme_8(left, right, SUM_E5M2_INFINITY, SUM_E5M2_NAN, true);
-}
-
-SUM_INLINE sum_vec max_e5m2(sum_vec left, sum_vec right)
-{
-    return extreme_8(left, right, SUM_E5M2_INFINITY, SUM_E5M2_NAN, false);
 }
 
 SUM_INLINE sum_vec min_f32(sum_vec left, sum_vec right)

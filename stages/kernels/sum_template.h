@@ -8,12 +8,15 @@
  *
  *   load_8/16/32/64, store_...    elements of 8, 16, 32, 64 bits, unchanged
  *   widen_f16/bf16/e4m3/e5m2      loads to float32;  widen_i8/u8/i16/u16: to int32;  widen_i32/u32: to int64
- *   narrow_f16/bf16/e4m3/e5m2     stores from float32;  narrow_i8/i16: from int32;  narrow_i32: from int64
- *   add_ and mul_ 8/16/32/64/f32/f64, min_ and max_ of every type but bool, and_bits, or_bits, xor_bits
+ *   narrow_f16/bf16/float8        stores from float32;  narrow_i8/i16: from int32;  narrow_i32: from int64
+ *   add_ and mul_ 8/16/32/64/f32/f64, min_ and max_ of all other types but bool, and_bits, or_bits, xor_bits
+ *   extreme_8/16                  min_ or max_ of floats of 8 and 16 bits (sum_small_floats.h)
  *   div_f32, div_f64, div_i32, div_i64, div_u64
  */
 #ifndef TRIB_STAGES_SUM_TEMPLATE_H
 #define TRIB_STAGES_SUM_TEMPLATE_H
+
+#include "stages/kernels/sum_small_floats.h"
 
 typedef sum_vec (*sum_load)(const unsigned char *at);
 typedef void (*sum_store)(unsigned char *at, sum_vec value);

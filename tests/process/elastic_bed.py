@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -14,21 +15,28 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(HERE))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), 'python'))
 import python_bed  # noqa: E402
-from cases import alive  # noqa: E402
+from cases import PIPES, alive  # noqa: E402
 
 TOOL = python_bed.BUILD + '/tributary'
 WORKER = HERE + '/elastic_worker.py'
 STEP = re.compile(r'^\[(\S+) .*\] step (\d+) rank (\d+) of (\d+) pid (\d+)$')
+FOLDER = tempfile.TemporaryDirectory()
 _made = 0
 
 
-def stand_in(folder):
-    """Writes a stand-in for ssh, which refuses the host `nowhere`, and returns its path."""
-    path = folder + '/rsh'
-    with open(path, 'w', encoding='ascii') as file:
-        file.write('#!/bin/sh\n[ "$1" = nowhere ] && { echo "no route to nowhere"; exit 255; }\nshift\nexec "$@"\n')
-    os.chmod(path, 0o755)
+def write(name, text):
+    """Writes a file that can be run, at once, and returns its path."""
+    path = os.path.join(FOLDER.name, name)
+    with open(path + '.new', 'w', encoding='ascii') as file:
+        file.write(text)
+    os.chmod(path + '.new', 0o755)
+    os.replace(path + '.new', path)
     return path
+
+
+# Hosts of any name but `nowhere`, all on this machine: what stands in for ssh refuses that one.
+RSH = write('rsh', '#!/bin/sh\n[ "$1" = nowhere ] && { echo "no route to nowhere"; exit 255; }\nshift\nexec "$@"\n')
+AWAY = ('--host', '127.0.0.1', '--rsh', RSH)
 
 
 def open_gate(gate):
@@ -43,6 +51,18 @@ def all_have_trained(output, count):
     assert len(epochs) == count and len(set(epochs)) == 1, (epochs, output[-2500:])
 
 
+# The agent of a host that says nothing but output.
+AGENT = """#!/bin/sh
+echo '{"event": "here"}'
+read start; read hello
+echo '{"event": "hello", "address": "127.0.0.1"}'
+read order
+echo '{"event": "output"}'
+while read order; do :; done
+exit 7
+"""
+
+
 class Job:
     """`tributary run` with options and a program. Its lines are read by a thread; workers() are those that have shown a
     step."""
@@ -53,12 +73,7 @@ class Job:
         self.mark = 'ELASTIC_TEST=%d-%d' % (os.getpid(), _made)
         name, value = self.mark.split('=')
         self.process = subprocess.Popen(
-            [TOOL, 'run', *command],
-            env=python_bed.environment(**{name: value}, **variables),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors='replace',
+            [TOOL, 'run', *command], env=python_bed.environment(**{name: value}, **variables), **PIPES
         )
         self.lines, self._steps = [], collections.OrderedDict()  # the last step of each process
         self._thread = threading.Thread(target=self._read, daemon=True)

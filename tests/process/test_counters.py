@@ -21,7 +21,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from cases import run_cases  # noqa: E402
+from cases import PIPES, run_cases  # noqa: E402
 
 BUILD = os.environ.get('TRIB_BUILD', 'build/release')
 PROGRAM = BUILD + '/tests/count_exchange'
@@ -46,10 +46,8 @@ def instructions_of(scene):
     for steps in INSTRUCTION_SCENES[scene]:
         run = subprocess.run(
             ['valgrind', '--tool=callgrind', '--callgrind-out-file=/dev/null', PROGRAM, scene, str(steps)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
             timeout=150,
+            **PIPES,
         )
         found = re.search(r'Collected : (\d+)', run.stdout)
         assert run.returncode == 0 and found, run.stdout[-400:]

@@ -16,7 +16,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from cases import job_settings, run_cases  # noqa: E402
+from cases import PIPES, job_settings, run_cases  # noqa: E402
 from ports import free_port  # noqa: E402
 
 BUILD = os.environ.get('TRIB_BUILD', 'build/release')
@@ -45,15 +45,7 @@ class Job:
             self.start('rank %d' % i, [DIGITS, '--epochs', str(epochs)], dict(env, TRIB_RANK=str(i)))
 
     def start(self, name, command, env):
-        self.members[name] = subprocess.Popen(
-            command,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors='replace',
-        )
+        self.members[name] = subprocess.Popen(command, env=env, **PIPES)
 
     def wait_progress(self):
         """Waits until rank 0 has printed its first epoch, so that the job is in the middle of its exchanges."""
@@ -179,21 +171,8 @@ def garbage():
 def wrong_token():
     port = free_port()
     env = dict(os.environ, TRIB_WORKERS='2', TRIB_COORDINATOR='127.0.0.1:%d' % port, TRIB_JOIN_TIMEOUT='3')
-    first = subprocess.Popen(
-        DIGITS,
-        env=dict(env, TRIB_RANK='0', TRIB_TOKEN='one of them'),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    second = subprocess.run(
-        DIGITS,
-        env=dict(env, TRIB_RANK='1', TRIB_TOKEN='another one'),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=30,
-    )
+    first = subprocess.Popen(DIGITS, env=dict(env, TRIB_RANK='0', TRIB_TOKEN='one of them'), **PIPES)
+    second = subprocess.run(DIGITS, env=dict(env, TRIB_RANK='1', TRIB_TOKEN='another one'), timeout=30, **PIPES)
     output, _ = first.communicate(timeout=30)
     assert second.returncode != 0 and 'TRIB_TOKEN' in second.stdout, second.stdout
     assert first.returncode != 0 and re.search('missing rank 1', output), output
@@ -254,16 +233,7 @@ def scarce(who, limit, settings):
     for name in names:
         few = (lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))) if name == who else None
         command = [TRIBUTARY, 'server'] if name.startswith('server') else [HELLO]
-        members.append(
-            subprocess.Popen(
-                command,
-                env=dict(env, TRIB_RANK=name[-1]),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                preexec_fn=few,
-            )
-        )
+        members.append(subprocess.Popen(command, env=dict(env, TRIB_RANK=name[-1]), preexec_fn=few, **PIPES))
     try:
         outputs = [member.communicate(timeout=60)[0] for member in members]
     finally:

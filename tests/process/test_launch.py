@@ -14,6 +14,7 @@ import threading
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from cases import PIPES  # noqa: E402
 from ports import free_port  # noqa: E402
 from launch_bed import HELLO, N, TOOL, clean_env, run_cases_or_skip  # noqa: E402
 
@@ -26,18 +27,14 @@ def check(outputs, workers=N):
 
 
 def under(command):
-    done = subprocess.run(
-        command + [HELLO], env=clean_env(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60
-    )
+    done = subprocess.run(command + [HELLO], env=clean_env(), timeout=60, **PIPES)
     assert done.returncode == 0, 'status %d: %s' % (done.returncode, done.stdout[-600:])
     check([done.stdout])
 
 
 def by_hand(environments, workers=N):
     """Runs pairs of (command, environment); all must end with status 0."""
-    children = [
-        subprocess.Popen(c, env=e, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for c, e in environments
-    ]
+    children = [subprocess.Popen(c, env=e, **PIPES) for c, e in environments]
     try:
         outputs = [c.communicate(timeout=60)[0] for c in children]
     finally:
@@ -254,7 +251,7 @@ def token_file_that_is_given():
 
 
 def refuses(command, env, text):
-    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=30)
+    done = subprocess.run(command, env=env, timeout=30, **PIPES)
     assert done.returncode != 0 and text in done.stdout, 'status %d: %s' % (done.returncode, done.stdout[-600:])
 
 
@@ -353,11 +350,7 @@ def another_program_listens():
 def coordinator_waits():
     """A coordinator that waits for a job ends with status 1 after SIGTERM, as its help says."""
     child = subprocess.Popen(
-        [TOOL, 'coordinator', '--workers', '2', '--coordinator', '127.0.0.1:%d' % free_port()],
-        env=clean_env(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+        [TOOL, 'coordinator', '--workers', '2', '--coordinator', '127.0.0.1:%d' % free_port()], env=clean_env(), **PIPES
     )
     try:
         child.wait(timeout=1)

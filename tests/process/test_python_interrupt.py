@@ -11,7 +11,6 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(HERE))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), 'python'))
 import python_bed  # noqa: E402
-from cases import run_cases  # noqa: E402
 
 
 def ctrl_c_is_told_in_a_line():
@@ -165,20 +164,15 @@ def a_thread_that_takes_itself_for_the_main_one():
     assert '1 worker' in output, output
 
 
-def main():
-    if os.path.basename(python_bed.BUILD) != 'release':
-        print('skip python_interrupt: a library with a sanitizer cannot be loaded into Python')
-        return 77
-    return run_cases(
-        [
-            ('ctrl_c', ctrl_c_is_told_in_a_line),
-            ('ctrl_c_in_a_framework', ctrl_c_ends_waits_of_frameworks),
-            ('ctrl_c_in_a_sum_that_moves', ctrl_c_ends_no_sum_that_moves),
-            ('wait_after_ctrl_c', ctrl_c_ends_no_waits_of_its_handler),
-            ('thread_of_an_embedder', a_thread_that_takes_itself_for_the_main_one),
-        ]
-    )
-
-
 if __name__ == '__main__':
-    sys.exit(main())
+    sys.exit(
+        python_bed.main(
+            [
+                ('ctrl_c', ctrl_c_is_told_in_a_line),
+                ('ctrl_c_in_a_framework', ctrl_c_ends_waits_of_frameworks),
+                ('ctrl_c_in_a_sum_that_moves', ctrl_c_ends_no_sum_that_moves),
+                ('wait_after_ctrl_c', ctrl_c_ends_no_waits_of_its_handler),
+                ('thread_of_an_embedder', a_thread_that_takes_itself_for_the_main_one),
+            ]
+        )
+    )

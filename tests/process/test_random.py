@@ -13,7 +13,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from cases import job_settings  # noqa: E402
+from cases import PIPES, job_settings  # noqa: E402
 
 BUILD = os.environ.get('TRIB_BUILD', 'build/release')
 # Seconds. On a busy machine a member that lives may stand still for some, and the end takes far longer.
@@ -51,15 +51,7 @@ class Run:
         )
 
     def start(self, name, command, env):
-        self.members[name] = subprocess.Popen(
-            command,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors='replace',
-        )
+        self.members[name] = subprocess.Popen(command, env=env, **PIPES)
 
     def go(self):
         time.sleep(self.delay)

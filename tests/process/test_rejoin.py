@@ -11,7 +11,6 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(HERE))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), 'python'))
 import python_bed  # noqa: E402
-from cases import run_cases  # noqa: E402
 
 # Rank 1 is rank 0 of the next job. Rank 2 stays in the last one, and so does its coordinator, until rank 1 has tried.
 MOVES = '''
@@ -73,17 +72,12 @@ def late_workers_are_told_what_to_do():
     assert len(told) == 1 and all(word in told[0] for word in words), output
 
 
-def main():
-    if os.path.basename(python_bed.BUILD) != 'release':
-        print('skip python: a library with a sanitizer cannot be loaded into Python')
-        return 77
-    return run_cases(
-        [
-            ('rank_0_moves', rank_0_moves_to_another_process),
-            ('late_worker', late_workers_are_told_what_to_do),
-        ]
-    )
-
-
 if __name__ == '__main__':
-    sys.exit(main())
+    sys.exit(
+        python_bed.main(
+            [
+                ('rank_0_moves', rank_0_moves_to_another_process),
+                ('late_worker', late_workers_are_told_what_to_do),
+            ]
+        )
+    )

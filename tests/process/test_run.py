@@ -22,12 +22,7 @@ from launch_bed import HELLO, N, TOOL, BUILD, clean_env, run_cases_or_skip  # no
 
 def run_passes_status():
     done = subprocess.run(
-        [TOOL, 'run', '-n', '2', '--', 'sh', '-c', 'exit $((TRIB_RANK * 7))'],
-        env=clean_env(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=30,
+        [TOOL, 'run', '-n', '2', '--', 'sh', '-c', 'exit $((TRIB_RANK * 7))'], env=clean_env(), timeout=30, **PIPES
     )
     assert done.returncode == 7, 'status %d: %s' % (done.returncode, done.stdout)
 
@@ -35,12 +30,7 @@ def run_passes_status():
 def run(options, *program, **more):
     """Returns exit status and output of `tributary run`."""
     done = subprocess.run(
-        [TOOL, 'run'] + options.split() + ['--'] + list(program),
-        env=clean_env(**more),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=60,
+        [TOOL, 'run'] + options.split() + ['--'] + list(program), env=clean_env(**more), timeout=60, **PIPES
     )
     return done.returncode, done.stdout
 
@@ -67,13 +57,7 @@ def run_hints_at_python():
         for mode, name in (0o644, 'hello.py'), (0o644, './hello.py'), (0o644, script), (0o755, 'none.py'):
             os.chmod(script, mode)
             done = subprocess.run(
-                [os.path.abspath(TOOL), 'run', '-n', '1', name],
-                cwd=folder,
-                env=clean_env(),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                timeout=60,
+                [os.path.abspath(TOOL), 'run', '-n', '1', name], cwd=folder, env=clean_env(), timeout=60, **PIPES
             )
             hint = '; put python3 before the script\n'
             assert done.returncode == 127 and (hint in done.stdout) == (name != 'none.py'), (name, done.stdout)
@@ -185,12 +169,7 @@ def bench_starts_one_job():
     own."""
     for words in (['-n', '2', '-s', '1'], ['-n2', '-s1']):
         child = subprocess.Popen(
-            [TOOL, 'bench', *words, '--sizes', '4K', '--iters', '2'],
-            env=clean_env(),
-            start_new_session=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+            [TOOL, 'bench', *words, '--sizes', '4K', '--iters', '2'], env=clean_env(), start_new_session=True, **PIPES
         )
         try:
             output = child.communicate(timeout=30)[0]
@@ -286,9 +265,6 @@ def spins_while_there_are_cores():
         children = [
             subprocess.Popen(
                 [HELLO],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
                 env=clean_env(
                     TRIB_RANK=r,
                     TRIB_WORKERS=ranks,
@@ -296,6 +272,7 @@ def spins_while_there_are_cores():
                     TRIB_REACTORS=reactors,
                     TRIB_BUSY_POLL='yes',
                 ),
+                **PIPES,
             )
             for r in range(ranks)
         ]
@@ -325,10 +302,8 @@ def run_binds():
                 'os.write(1, ("rank %s %s\\n" % (os.environ["TRIB_RANK"], cores)).encode())',
             ],
             env=clean_env(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
             timeout=60,
+            **PIPES,
         )
         found = {
             int(rank): [int(core) for core in its.split()]
@@ -413,10 +388,8 @@ def run_without_proc():
             'true',
         ],
         env=clean_env(LD_LIBRARY_PATH=os.path.abspath(BUILD)),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
         timeout=60,
+        **PIPES,
     )
     if re.match('(unshare|mount): ', done.stdout):
         return 'a mount namespace of its own is needed'

@@ -11,15 +11,13 @@ import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(HERE))
-from cases import run_cases  # noqa: E402
+from cases import PIPES, run_cases  # noqa: E402
 
 
 def soak(policy, *options):
     """One job at least; others begin within 15 s."""
     command = [sys.executable, HERE + '/soak.py', '--policy', policy, '--changes', '5', *options, '--minutes', '0.25']
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=400
-    )
+    done = subprocess.run(command, timeout=400, **PIPES)
     assert done.returncode == 0 and ' results checked' in done.stdout, done.stdout
 
 

@@ -18,7 +18,7 @@ import urllib.request
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from cases import PIPES, comes_true, ends_of, read_until, run_cases  # noqa: E402
 from ports import free_port  # noqa: E402
-from test_shrink import BUILD, Job  # noqa: E402
+from shrink_bed import BUILD, Job  # noqa: E402
 
 ENDLESS = '1000000000'
 

@@ -12,10 +12,12 @@ import sys
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(SOURCE, 'tests'))
 import python_frameworks  # noqa: E402
+from cases import PIPES, run_cases  # noqa: E402
 
 BUILD = os.path.join(SOURCE, os.environ.get('TRIB_BUILD', 'build/release'))
 LIBRARY = BUILD + '/libtributary.so.0'
 FOLDER = os.environ.get('TRIB_FRAMEWORKS', os.path.join(SOURCE, 'build', 'frameworks'))
+CANNOT_LOAD = 'a library with a sanitizer cannot be loaded into Python'
 TIMEOUT = 240  # seconds; ends a test that hangs
 FOREIGN = ('TRIB_', 'OMPI_', 'PMI_', 'PMIX_', 'SLURM_', 'DMLC_', 'BYTEPS_', 'HOROVOD_', 'TORCHELASTIC_')
 
@@ -40,9 +42,7 @@ def environment(*path, **more):
 
 def run(command, env, statuses=(0,)):
     """Runs a command and returns its output; its exit status must be one of those."""
-    result = subprocess.run(
-        command, env=env, timeout=TIMEOUT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors='replace'
-    )
+    result = subprocess.run(command, env=env, timeout=TIMEOUT, **PIPES)
     assert result.returncode in statuses, (result.returncode, result.stdout[-2500:])
     return result.stdout
 
@@ -87,11 +87,20 @@ def example_learns(python, program, **more):
         assert float(found.get(model, 0)) >= least, (model, output[-1500:])
 
 
+def main(cases):
+    """Runs a script's pairs of (name, function), or those that the command line names, where this interpreter can load
+    the library. Returns the exit status."""
+    if os.path.basename(BUILD) != 'release':
+        print('skip %s: %s' % (os.path.basename(sys.argv[0]), CANNOT_LOAD))
+        return 77
+    return run_cases([case for case in cases if len(sys.argv) < 2 or case[0] in sys.argv[1:]])
+
+
 def interpreter(framework):
     """Returns the interpreter that has a framework: this one, or that of an environment made for tests. None and the
     reason where there is none."""
     if os.path.basename(BUILD) != 'release':
-        return None, 'a library with a sanitizer cannot be loaded into Python'
+        return None, CANNOT_LOAD
     if subprocess.run([sys.executable, '-c', 'import ' + framework], stderr=subprocess.DEVNULL).returncode == 0:
         return sys.executable, ''
     try:

@@ -81,7 +81,7 @@ def hosts_change(python):
             file.write('#!/bin/sh\ncat %s/hosts\n' % folder)
         os.chmod(folder + '/discover', 0o755)
         show('a:1\nb:1\n')
-        options = ('--discover', folder + '/discover', '--host', '127.0.0.1', '--rsh', elastic_bed.stand_in(folder))
+        options = ('--discover', folder + '/discover', *elastic_bed.AWAY)
         job = Job('--elastic', '1:3', *options, '--', python, HERE + '/elastic_cases.py', folder + '/gate')
         job.has_size(2)
         show('a:1\nb:2\n')

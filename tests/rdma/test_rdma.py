@@ -10,6 +10,9 @@ import re
 import subprocess
 import sys
 
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from cases import PIPES  # noqa: E402
+
 BUILD = os.environ.get('TRIB_BUILD', 'build/release')
 GUEST_CANNOT_RUN = 77
 # The kernel's warning that it holds a connection, and with it the process that closes it.
@@ -20,179 +23,7 @@ REGISTERED = BUILD + '/tests/test_registered'
 DIRECT = [BUILD + '/tests/test_direct', BUILD + '/tests/test_direct_ends']
 DATA = 'examples/digits/digits.csv'
 
-# Every job's name comes before its output, and its status after.
-MARKS = r'''
-began() { echo "== $1"; }
-ended() { echo "== status $?"; }
-'''
-
-JOBS = (
-    MARKS
-    + r'''
-digits() { ./tributary run -n 2 "$@" -- ./digits --epochs ${epochs:-4} --data digits.csv; }
-
-# chosen COMMAND: runs a job whose server belongs to another user, so shared memory does not reach it. COMMAND goes
-# before the server's command line.
-port=12000
-chosen() {
-    port=$((port + 1))
-    export TRIB_WORKERS=2 TRIB_SERVERS=1 TRIB_TOKEN=secret-of-these-hosts TRIB_LOG=info TRIB_LISTEN=${rails:-$RDMA_IP}
-    export TRIB_COORDINATOR=$RDMA_IP:$port
-    su -s /bin/sh nobody -c "$1 ./tributary server" 2>&1 & server=$!
-    for rank in 0 1; do TRIB_RANK=$rank ./digits --epochs 4 --data digits.csv > rank$rank 2>&1 & eval rank$rank=$!; done
-    wait $rank0; status=$?; wait $rank1 || status=$?; wait $server || status=$?
-    cat rank0 rank1
-    unset TRIB_WORKERS TRIB_SERVERS TRIB_TOKEN TRIB_LISTEN TRIB_COORDINATOR TRIB_LOG
-    return $status
-}
-
-began auto_chooses_rdma; TRIB_TRANSPORT=auto chosen; ended
-began auto_does_without_rdma; TRIB_TRANSPORT=auto chosen 'ulimit -l 64;'; ended
-ip link add dummy1 type dummy; ip link set dummy1 mtu 4200 up; ip addr add 10.78.0.1/24 dev dummy1
-rdma link add rxe1 type rxe netdev dummy1
-began two_rails; TRIB_REACTORS=2 TRIB_TRANSPORT=auto rails=$RDMA_IP,10.78.0.1 chosen; ended
-rdma link delete rxe1; ip link delete dummy1
-began a_rail_is_gone; TRIB_REACTORS=2 TRIB_TRANSPORT=auto rails=$RDMA_IP,10.78.0.1 chosen; ended
-export TRIB_TRANSPORT=rdma
-began digits_over_rdma; digits -s 2 --host $RDMA_IP; ended
-began digits_over_tcp; TRIB_TRANSPORT=tcp digits -s 2; ended
-began digits_longer_over_tcp; epochs=@EPOCHS@ TRIB_TRANSPORT=tcp digits -s 1; ended
-began no_address_of_a_device; TRIB_JOIN_TIMEOUT=2 digits; ended
-began too_little_memory_may_be_locked
-(ulimit -l 64; su -s /bin/sh nobody -c "./tributary run -n 1 -s 1 --host $RDMA_IP -- ./digits --data digits.csv"); ended
-rdma link delete $RDMA_DEV
-began no_device; digits; ended
-'''
-)
-
-# These jobs have a guest of their own, and the one that breaks it comes last.
-LOSSES = (
-    MARKS
-    + r'''
-now() { cut -d. -f1 /proc/uptime; }
-
-lives() { grep -hs '^State:' /proc/$1/task/*/status | grep -qv Z; }
-
-# ends NAME...: prints how and when each member ends, which all of them do at the same time. A process cannot end if the
-# kernel holds one of its connections; its last output must do.
-ends() {
-    left="$*"
-    while [ -n "$left" ]; do
-        running=
-        for name in $left; do
-            eval pid=\$$name
-            if ! lives $pid; then wait $pid; status=$?
-            elif [ $(now) -ge $((at + 45)) ]; then status=kept
-            else running="$running $name"; continue; fi
-            echo "member $name: status $status, after $(($(now) - at)) s: $(tail -n 1 $name)"
-        done
-        left=$running; sleep 0.2
-    done
-}
-
-# lose VICTIM COMMAND: runs a job with named members, of which one is lost in the middle. Prints how the others end.
-port=12000
-lose() {
-    port=$((port + 1))
-    export TRIB_WORKERS=2 TRIB_SERVERS=2 TRIB_TOKEN=secret-of-these-hosts TRIB_PEER_TIMEOUT=6
-    export TRIB_LOG=error TRIB_LISTEN=$RDMA_IP
-    export TRIB_COORDINATOR=$RDMA_IP:$port
-    rm -f rank0 # or the output of the previous job would be read
-    ./tributary server > server0 2>&1 & server0=$!
-    ./tributary server > server1 2>&1 & server1=$!
-    TRIB_RANK=0 ./digits --epochs 10 --data digits.csv > rank0 2>&1 & rank0=$!
-    TRIB_RANK=1 ./digits --epochs 10 --data digits.csv > rank1 2>&1 & rank1=$!
-    until grep -qs '^epoch' rank0; do
-        sleep 0.1; kill -0 $rank0 2> /dev/null || { tail -n 5 server0 server1 rank0 rank1; return 9; }
-    done
-    victim=; [ $1 = nobody ] || eval victim=\$$1
-    at=$(now)
-    eval "$2"
-    echo "lost pid $victim"
-    ends $(echo server0 server1 rank0 rank1 | sed "s/$1//")
-    [ -z "$victim" ] || { kill -9 $victim; wait $victim; }
-    unset TRIB_WORKERS TRIB_SERVERS TRIB_TOKEN TRIB_PEER_TIMEOUT TRIB_LISTEN TRIB_COORDINATOR TRIB_LOG
-    return 0
-}
-
-export TRIB_TRANSPORT=rdma
-began server_killed; lose server1 'kill -KILL $victim'; ended
-began worker_killed; lose rank1 'kill -KILL $victim'; ended
-began server_stopped; lose server1 'kill -STOP $victim'; ended
-began network_lost; lose nobody 'ip link set $RDMA_LINK down'; ended
-'''
-)
-
-
-# Runs on both of two connected hosts; the coordinator is on the first, the server on the second.
-HOSTS = r'''
-began() { echo "== $1_$RDMA_HOST"; }
-ended() { echo "== status $?"; }
-i=0; until ping -c 1 -W 1 $RDMA_PEER > /dev/null; do i=$((i+1)); [ $i -lt 100 ] || break; done
-export TRIB_WORKERS=2 TRIB_SERVERS=1 TRIB_TOKEN=secret-of-these-hosts
-export TRIB_LISTEN=$RDMA_IP TRIB_RANK=$RDMA_HOST TRIB_LOG=info
-export TRIB_COORDINATOR=10.77.0.1:12001
-began learns
-[ $RDMA_HOST = 0 ] || ./tributary server > server 2>&1 &
-./digits --epochs 4 --data digits.csv 2>&1; status=$?; wait; (exit $status); ended
-# An attempt over RDMA has a part of this time, so a slow guest would take TCP where it has to learn.
-export TRIB_COORDINATOR=10.77.0.1:12002 TRIB_PEER_TIMEOUT=4
-began machine_lost
-./digits --epochs 300 --data digits.csv > rank 2>&1 & rank=$!
-if [ $RDMA_HOST = 0 ]; then
-    ./tributary server > server 2>&1
-    at=$(cut -d. -f1 /proc/uptime); wait $rank; status=$?
-    echo "after $(($(cut -d. -f1 /proc/uptime) - at)) s: $(grep -v '^epoch' server | tail -n 1)"
-    grep -v ^epoch rank; (exit $status)
-else
-    i=0; until grep -q 'over RDMA' rank; do sleep 0.1; i=$((i+1)); [ $i -lt 600 ] || break; done
-    sleep 1; echo 0 > /dev/ttyS1; echo o > /proc/sysrq-trigger; sleep 60 # from here on this host is silent
-fi
-ended
-[ $RDMA_HOST = 1 ] || exit 0
-'''
-
-# The same with two cables. A rail fails on the first host and comes back, then the other one fails on the second host;
-# at the end both fail.
-RAIL_EPOCHS = 16
-RAILS = r'''
-began() { echo "== $1_$RDMA_HOST"; }
-ended() { echo "== status $?"; }
-for peer in $RDMA_PEER 10.78.0.${RDMA_PEER##*.}; do
-    i=0; until ping -c 1 -W 1 $peer > /dev/null; do i=$((i+1)); [ $i -lt 100 ] || break; done
-done
-export TRIB_WORKERS=2 TRIB_SERVERS=1 TRIB_TOKEN=secret-of-these-hosts TRIB_RANK=$RDMA_HOST TRIB_LOG=info
-says() {
-    i=0
-    while [ $(grep -c "$1" rank) -lt $2 ]; do
-        sleep 0.1; i=$((i+1))
-        [ $i -lt 1200 ] && kill -0 $rank || { echo "never said $2 times: $1"; break; }
-    done
-}
-rails() {
-    export TRIB_LISTEN=$RDMA_IP,$RDMA_IP2 TRIB_REACTORS=2 TRIB_COORDINATOR=10.77.0.1:$1,10.78.0.1:$1 TRIB_PEER_TIMEOUT=8
-    : > rank # or the output of the previous job would be read
-    [ $RDMA_HOST = 0 ] || ./tributary server > server 2>&1 &
-    ./digits --epochs $2 --data digits.csv > rank 2>&1 & rank=$!
-}
-began rails
-rails 12003 @EPOCHS@
-if [ $RDMA_HOST = 0 ]; then
-    says '^epoch' 1; ip link set $RDMA_LINK down; says 'is made again' 2; says '^epoch' 2; ip link set $RDMA_LINK up
-else
-    says 'is made again' 2; until ping -c 1 -W 1 10.77.0.1 > /dev/null; do kill -0 $rank || break; done
-    kill -0 $rank || echo "never said: the job ended before the other device failed"; ip link set $RDMA_LINK2 down
-fi
-wait $rank; status=$?; cat rank; wait; (exit $status); ended
-ip link set $RDMA_LINK2 up
-export TRIB_TRANSPORT=tcp # this kernel's soft-RoCE makes no more connections once its link was down
-began no_rail_left
-rails 12004 300
-[ $RDMA_HOST = 1 ] || { says '^epoch' 1; ip link set $RDMA_LINK down; ip link set $RDMA_LINK2 down; }
-at=$(cut -d. -f1 /proc/uptime)
-wait $rank; status=$?; echo "after $(($(cut -d. -f1 /proc/uptime) - at)) s"
-grep -v ^epoch rank; wait; (exit $status); ended
-'''
+EPOCHS = 16  # of the job of which a rail fails
 
 
 class Skip(Exception):
@@ -222,14 +53,7 @@ def guest(command, *options, programs=(), timeout=300):
     carried = [word for path in programs for word in ('--program', path)]
     words = ['tools/cluster/verbs-guest', '--timeout', str(timeout), *carried, *options, '--', command]
     for _ in range(2):
-        done = subprocess.run(
-            words,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors='replace',
-        )
+        done = subprocess.run(words, **PIPES)
         fault = (
             'crashed in'
             if kernel_crashed(done.stdout)
@@ -266,20 +90,21 @@ def parts(output):
     return {name: (status, '\n'.join(lines)) for name, (status, lines) in found.items()}
 
 
-@functools.lru_cache(maxsize=2)
-def all_of(jobs):
-    """Runs the jobs once. An error that ends the run early appears in every case's output."""
-    command = jobs.replace('@EPOCHS@', str(RAIL_EPOCHS))
+@functools.lru_cache
+def all_of(script, *options, timeout=400):
+    """Runs the jobs of a script once. An error that ends the run early appears in every case's output."""
+    built_with_rdma()
+    with open('tests/rdma/guest/%s.sh' % script, encoding='ascii') as file:
+        command = 'EPOCHS=%d\n' % EPOCHS + file.read()
     # Two emulated processors take a third more of this machine's: they wait for each other's locks. Only losses, which
     # have time limits, need them.
-    cpus = '2' if jobs == LOSSES else '1'
-    _, output = guest(command, '--cpus', cpus, '--file', DATA + '=t/digits.csv', programs=TOOLS, timeout=400)
+    options += '--cpus', '2' if script == 'losses' else '1', '--file', DATA + '=t/digits.csv'
+    _, output = guest(command, *options, programs=TOOLS, timeout=timeout)
     return parts(output), output
 
 
-def job(name, among=JOBS):
-    built_with_rdma()
-    jobs, output = all_of(among)
+def job(name, script='jobs'):
+    jobs, output = all_of(script)
     assert name in jobs and jobs[name][0] is not None, 'the job did not finish\n%s' % output[-3000:]
     return jobs[name]
 
@@ -381,13 +206,13 @@ def a_rail_is_gone():
 
 def lost(name, victim):
     """Checks that each remaining member ends in time and names the loss."""
-    status, output = job(name, LOSSES)
+    status, output = job(name, 'losses')
     pid = re.search(r'^lost pid (\d*)', output, re.M)
     assert status == 0 and pid, 'status %d\n%s' % (status, output)
     ends = re.findall(r'^member (\w+): status (\w+), after (\d+) s: (.*)$', output, re.M)
     assert len(ends) == (3 if victim else 4), output
     for member, end, seconds, words in ends:
-        assert end not in ('0', 'kept') or (end == 'kept' and KEPT in all_of(LOSSES)[1]), '%s: status %s\n%s' % (
+        assert end not in ('0', 'kept') or (end == 'kept' and KEPT in all_of('losses')[1]), '%s: status %s\n%s' % (
             member,
             end,
             output,
@@ -413,27 +238,12 @@ def network_lost():
     lost('network_lost', None)
 
 
-@functools.lru_cache(maxsize=1)
 def with_two_cables():
-    _, output = guest(
-        RAILS.replace('@EPOCHS@', str(RAIL_EPOCHS)),
-        '--hosts',
-        '2',
-        '--cables',
-        '2',
-        '--cpus',
-        '1',
-        '--file',
-        DATA + '=t/digits.csv',
-        programs=TOOLS,
-        timeout=400,
-    )
-    return parts(output), output
+    return all_of('two_cables', '--hosts', '2', '--cables', '2')
 
 
 def a_rail_fails():
     """A rail fails in the middle of a job, on either side. Its work moves to the other rail; sums stay exact."""
-    built_with_rdma()
     jobs, output = with_two_cables()
     status, words = jobs.get('rails_0', (None, ''))
     assert status == 0 and jobs['rails_1'][0] == 0 and 'never said' not in output, output[-9000:]
@@ -456,11 +266,7 @@ def no_rail_left():
 
 def two_hosts():
     """Over a network: the second host has a worker and the server. Then the host falls silent."""
-    built_with_rdma()
-    _, output = guest(
-        HOSTS, '--hosts', '2', '--cpus', '1', '--file', DATA + '=t/digits.csv', programs=TOOLS, timeout=200
-    )
-    jobs = parts(output)
+    jobs, output = all_of('two_hosts', '--hosts', '2', timeout=200)
     status, words = jobs.get('learns_0', (None, ''))
     assert status == 0 and len(re.findall(r'rank 0: to 10\.77\.0\.2:\d+ over RDMA', words)) == 2, output[-6000:]
     assert jobs['learns_1'][0] == 0, output[-6000:]

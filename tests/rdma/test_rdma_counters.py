@@ -24,7 +24,7 @@ import sys
 
 TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path[:0] = [TESTS, os.path.join(TESTS, 'process')]
-from cases import run_cases  # noqa: E402
+from cases import PIPES, run_cases  # noqa: E402
 import test_counters as counters  # noqa: E402
 
 VALGRIND = '/usr/libexec/valgrind'
@@ -52,12 +52,7 @@ def guest(command, has_valgrind):
             if name in ('callgrind-amd64-linux', 'default.supp') or re.match(r'vgpreload_(core|callgrind)-amd64', name):
                 carried += ['--file', '%s/%s=%s/%s' % (VALGRIND, name, VALGRIND, name)]
     done = subprocess.run(
-        ['tools/cluster/verbs-guest', '--count', '--timeout', '240', *carried, '--', command],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors='replace',
+        ['tools/cluster/verbs-guest', '--count', '--timeout', '240', *carried, '--', command], **PIPES
     )
     if done.returncode == CANNOT_RUN:
         raise CannotRun(done.stdout.strip().splitlines()[-1])

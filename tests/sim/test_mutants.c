@@ -223,21 +223,11 @@ bool __wrap_trib_auth_verify(const unsigned char key[TRIB_KEY_SIZE], const trib_
 }
 
 __typeof__(trib_summation_arrived) __real_trib_summation_arrived, __wrap_trib_summation_arrived;
-trib_status __wrap_trib_summation_arrived(trib_summation *summation, const trib_contribution *what, void *buffer,
-                                          trib_error *error)
+trib_status __wrap_trib_summation_arrived(trib_summation *summation, const trib_contribution *what,
+                                          const trib_arrived *arrived, trib_error *error)
 {
     forget_arrival(summation, what);
-    return strikes(BUG_CHUNK_LOST, 1000) ? TRIB_OK : __real_trib_summation_arrived(summation, what, buffer, error);
-}
-
-__typeof__(trib_summation_presented) __real_trib_summation_presented, __wrap_trib_summation_presented;
-trib_status __wrap_trib_summation_presented(trib_summation *summation, const trib_contribution *what, void *buffer,
-                                            const void *payload, const trib_lender *lender, trib_error *error)
-{
-    forget_arrival(summation, what);
-    return strikes(BUG_CHUNK_LOST, 1000)
-               ? TRIB_OK
-               : __real_trib_summation_presented(summation, what, buffer, payload, lender, error);
+    return strikes(BUG_CHUNK_LOST, 1000) ? TRIB_OK : __real_trib_summation_arrived(summation, what, arrived, error);
 }
 
 __typeof__(trib_summation_withdraw) __real_trib_summation_withdraw, __wrap_trib_summation_withdraw;

@@ -59,7 +59,7 @@ void torture_blame_lost(run *self, uint32_t member, const char *text)
 }
 
 /* A worker that leaves in the middle of a collective on devices ends the job of others on its machine. One of them that
- * is cut off cannot tell anybody, and closes without waiting for long, because its job has failed (engine/core.c). All
+ * is cut off cannot tell anybody, and closes without waiting for long, because its job has failed (core_life.c). All
  * others then find its process gone. */
 bool torture_is_silenced(const run *self, const char *text)
 {

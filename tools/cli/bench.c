@@ -209,19 +209,6 @@ static void check_status(const bench *self, trib_status status, const trib_error
     part_check("bench", self->engine, status, error, what);
 }
 
-static trib_tensor *declare_tensor(bench *self, const char *name, trib_dtype dtype, uint64_t count)
-{
-    trib_tensor_desc desc;
-    trib_tensor_desc_init(&desc, sizeof desc);
-    desc.name = name;
-    desc.dtype = dtype;
-    desc.count = count;
-    trib_tensor *tensor = NULL;
-    trib_error error = {.status = TRIB_OK};
-    check_status(self, trib_tensor_declare(self->engine, &desc, &tensor, &error), &error, name);
-    return tensor;
-}
-
 /* A tensor of the case, in equal slices where the operation has them. */
 static trib_tensor *declare_case(bench *self, const bench_case *what)
 {
@@ -277,20 +264,11 @@ static void run_sum(bench *self, trib_tensor *tensor, void *data, trib_reduce re
     await(self, trib_all_reduce(self->engine, &params, &op, &error), &op, &error);
 }
 
-static void run_barrier(bench *self)
-{
-    trib_op *op = NULL;
-    trib_error error = {.status = TRIB_OK};
-    check_status(self, trib_barrier(self->engine, NULL, &op, &error), &error, "barrier");
-    check_status(self, trib_op_wait(op, -1, &error), &error, "barrier");
-    trib_op_release(op);
-}
-
 /* Starts an iteration: all workers meet and then pause; the differences of their wake-ups are small beside the
  * pause. */
 static void begin_together(bench *self)
 {
-    run_barrier(self);
+    part_barrier("bench", self->engine);
     struct timespec left = {.tv_sec = self->pause_ns / 1000000000, .tv_nsec = self->pause_ns % 1000000000};
     while (self->pause_ns > 0 && nanosleep(&left, &left) != 0) {} /* a signal interrupted the sleep */
 }
@@ -416,9 +394,9 @@ static void print_head(const bench *self)
 static bool measure_all(bench *self)
 {
     self->times = part_zalloc("bench", self->engine, self->iterations, sizeof *self->times);
-    self->times_tensor = declare_tensor(self, "bench times", TRIB_INT64, self->iterations);
-    self->cpu_tensor = declare_tensor(self, "bench cpu", TRIB_FLOAT64, 1);
-    self->wrong_tensor = declare_tensor(self, "bench wrong", TRIB_INT64, 1);
+    self->times_tensor = part_declare("bench", self->engine, "bench times", TRIB_INT64, self->iterations);
+    self->cpu_tensor = part_declare("bench", self->engine, "bench cpu", TRIB_FLOAT64, 1);
+    self->wrong_tensor = part_declare("bench", self->engine, "bench wrong", TRIB_INT64, 1);
     json_t *rows = json_array();
     bool fine = true;
     if (self->info.rank == 0 && !self->json && self->batch == 0) {

@@ -86,28 +86,6 @@ static void go(const state *self, way how)
     }
 }
 
-static void meet(const state *self)
-{
-    trib_op *op = NULL;
-    trib_error error = {.status = TRIB_OK};
-    check(self, trib_barrier(self->bench->engine, NULL, &op, &error), &error, "barrier");
-    check(self, trib_op_wait(op, -1, &error), &error, "barrier");
-    trib_op_release(op);
-}
-
-static trib_tensor *declare(const state *self, const char *name, trib_dtype dtype, uint64_t count)
-{
-    trib_tensor_desc desc;
-    trib_tensor_desc_init(&desc, sizeof desc);
-    desc.name = name;
-    desc.dtype = dtype;
-    desc.count = count;
-    trib_tensor *tensor = NULL;
-    trib_error error = {.status = TRIB_OK};
-    check(self, trib_tensor_declare(self->bench->engine, &desc, &tensor, &error), &error, name);
-    return tensor;
-}
-
 static void open_all(state *self)
 {
     const bench_batch *bench = self->bench;
@@ -125,7 +103,8 @@ static void open_all(state *self)
         snprintf(name, sizeof name, "bench batch %u", i);
         trib_op_params *params = &self->params[i];
         trib_op_params_init(params, sizeof *params);
-        params->tensor = declare(self, name, bench->dtype, bench->bytes / trib_dtype_size(bench->dtype));
+        params->tensor = part_declare("bench", self->bench->engine, name, bench->dtype,
+                                      bench->bytes / trib_dtype_size(bench->dtype));
         params->input = params->output = self->data + i * bench->bytes;
         check(self, trib_op_prepare(bench->engine, params, &self->prepared[i], &error), &error, "prepare");
     }
@@ -150,7 +129,8 @@ static void find_slowest(const state *self)
 {
     trib_op_params params;
     trib_op_params_init(&params, sizeof params);
-    params.tensor = declare(self, "bench batch times", TRIB_INT64, self->bench->iterations);
+    params.tensor =
+        part_declare("bench", self->bench->engine, "bench batch times", TRIB_INT64, self->bench->iterations);
     params.reduce = TRIB_MAX;
     for (int how = 0; how < WAYS; how++) {
         trib_op *op = NULL;
@@ -192,7 +172,7 @@ void bench_batch_measure(const bench_batch *bench, json_t *rows)
     open_all(&self);
     for (int i = -WARMUP; i < (int)bench->iterations; i++) {
         for (int how = 0; how < WAYS; how++) {
-            meet(&self);
+            part_barrier("bench", bench->engine);
             const int64_t begin_ns = part_now_ns();
             go(&self, (way)how);
             if (i >= 0) {

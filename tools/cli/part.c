@@ -45,6 +45,28 @@ void *part_zalloc(const char *tool, trib_engine *engine, size_t count, size_t si
     return memory;
 }
 
+trib_tensor *part_declare(const char *tool, trib_engine *engine, const char *name, trib_dtype dtype, uint64_t count)
+{
+    trib_tensor_desc desc;
+    trib_tensor_desc_init(&desc, sizeof desc);
+    desc.name = name;
+    desc.dtype = dtype;
+    desc.count = count;
+    trib_tensor *tensor = NULL;
+    trib_error error = {.status = TRIB_OK};
+    part_check(tool, engine, trib_tensor_declare(engine, &desc, &tensor, &error), &error, name);
+    return tensor;
+}
+
+void part_barrier(const char *tool, trib_engine *engine)
+{
+    trib_op *op = NULL;
+    trib_error error = {.status = TRIB_OK};
+    part_check(tool, engine, trib_barrier(engine, NULL, &op, &error), &error, "barrier");
+    part_check(tool, engine, trib_op_wait(op, -1, &error), &error, "barrier");
+    trib_op_release(op);
+}
+
 trib_engine *part_join(const char *tool, trib_engine_info *info_out)
 {
     trib_config config;

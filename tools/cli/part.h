@@ -14,6 +14,10 @@ void part_check(const char *tool, trib_engine *engine, trib_status status, const
  * process like part_check. */
 void *part_alloc(const char *tool, trib_engine *engine, size_t bytes);
 void *part_zalloc(const char *tool, trib_engine *engine, size_t count, size_t size);
+/* A tensor of all workers with that many elements. */
+trib_tensor *part_declare(const char *tool, trib_engine *engine, const char *name, trib_dtype dtype, uint64_t count);
+/* Waits until all workers have called it. */
+void part_barrier(const char *tool, trib_engine *engine);
 /* Creates the engine of this process from the settings in its environment, and waits until its job has come
  * together. A failure ends the process with status 1. */
 trib_engine *part_join(const char *tool, trib_engine_info *info_out);

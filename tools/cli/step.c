@@ -139,11 +139,7 @@ static int64_t run_forward(live_step *self, int64_t at_ns, bool first)
 static int64_t meet_workers(live_step *self, int64_t at_ns)
 {
     sleep_until(at_ns);
-    trib_op *op = NULL;
-    trib_error error = {.status = TRIB_OK};
-    check_status(self, trib_barrier(self->engine, NULL, &op, &error), &error, "barrier");
-    check_status(self, trib_op_wait(op, -1, &error), &error, "barrier");
-    trib_op_release(op);
+    part_barrier("step", self->engine);
     return part_now_ns();
 }
 

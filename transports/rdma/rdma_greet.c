@@ -49,7 +49,7 @@ bool trib_rdma_conn_greet(verbs_conn *conn, const void *data, size_t size, trib_
         return false;
     }
     conn->peer_credits = conn->credits_max = credits;
-    conn->peer_requests = conn->requests_max = requests;
+    conn->peer_requests = requests;
     return true;
 }
 

@@ -214,7 +214,7 @@ struct verbs_conn {
 
     /* Sending. Numbers count messages; index is number % TRIB_RDMA_OUTS. */
     uint32_t inline_max;
-    uint32_t peer_credits, peer_requests, credits_max, requests_max;
+    uint32_t peer_credits, peer_requests, credits_max;
     trib_send_queue sends;             /* not begun */
     uint32_t out_head, out_tail;       /* begun and not reported: out_head to out_tail - 1 */
     uint32_t grant_next, write_next;   /* the next message to be granted, and to be written */

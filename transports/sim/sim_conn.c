@@ -87,7 +87,6 @@ static sim_pair *pair_create(trib_sim_net *net, trib_sim_node *from, const sim_p
         net->pairs->previous = pair;
     }
     net->pairs = pair;
-    net->pair_count++;
     return pair;
 }
 

@@ -64,7 +64,6 @@ struct trib_sim_net {
     trib_sim_stream stream;
     trib_sim_node *nodes;
     sim_pair *pairs; /* newest first */
-    uint64_t pair_count;
     sim_quantum *free_quanta, *all_quanta;
     struct sim_message *free_messages; /* by next */
     uint32_t transports;

@@ -210,7 +210,6 @@ void trib_sim_pair_unref(sim_pair *pair)
     if (pair->next != NULL) {
         pair->next->previous = pair->previous;
     }
-    net->pair_count--;
     free(pair);
 }
 

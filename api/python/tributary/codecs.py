@@ -1,6 +1,9 @@
 """How sums travel: codecs as texts (docs/codecs.md)."""
 
+from __future__ import annotations
+
 import os
+from typing import Any
 
 from .errors import ArgumentError
 
@@ -39,6 +42,18 @@ class CodecCompressor(NoneCompressor):
 
     def __init__(self, codec, least=None):
         self.text, self.min_bytes = codec_text(codec), min_bytes() if least is None else least
+
+
+class Compression:
+    """The compressors that arguments named `compression` take."""
+
+    none = NoneCompressor
+
+    @staticmethod
+    def codec(codec: Any, min_bytes: int | None = None) -> CodecCompressor:
+        """The engine's codec of that text, "onebit,ef=vanilla", or of BytePS's compression_params. Smaller tensors
+        travel as they are."""
+        return CodecCompressor(codec, min_bytes)
 
 
 def checked(compression):

@@ -10,9 +10,9 @@ import numpy as np
 from . import _abi
 from ._library import lib
 from .buffers import DTYPES, Buffer
-from .errors import ArgumentError
 from .objects import gathered
-from .reductions import REDUCTIONS, Average, Sum
+from .reductions import REDUCTIONS
+from .shares import share_of, summing
 
 
 def _buffer(host):
@@ -48,10 +48,8 @@ def begin_gather(engine, name, host, splits=None):
 
 def begin_scatter(engine, name, host, op):
     """Reduces the rows; the first workers get the rest's rows. Returns a function that waits for this worker's part."""
-    if op not in (Average, Sum):
-        raise ArgumentError('%s: op must be Average or Sum' % name)
-    each, more = divmod(host.shape[0], engine.size)
-    result = np.empty([each + (engine.rank < more), *host.shape[1:]], host.dtype)
+    reduce = REDUCTIONS[summing(op, name)]
+    result = np.empty([share_of(host.shape[0], engine.rank, engine.size), *host.shape[1:]], host.dtype)
     source, target = _buffer(host), _buffer(result)
     declared = engine.declare_once(
         name, target.dtype, target.count, layout=_abi.TRIB_SLICES, row=_row(host), shape=result.shape
@@ -61,7 +59,7 @@ def begin_scatter(engine, name, host, op):
         source.address,
         target.address,
         (host, result),
-        reduce=REDUCTIONS[op],
+        reduce=reduce,
         input_bytes=host.nbytes,
         is_once=True,
     )

@@ -205,12 +205,13 @@ static trib_status give(const trib_contribution *what, const void *payload, trib
 {
     void *buffer = NULL;
     if (random_below(2) == 0) {
-        return trib_summation_arrived_in_place(the.summation, what, payload, NULL, error);
+        return trib_summation_arrived(the.summation, what, &(trib_arrived){.payload = payload}, error);
     }
     trib_status status = trib_summation_recv_target(the.summation, what, &buffer, error);
     if (status == TRIB_OK) {
         memcpy(buffer, payload, what->size);
-        status = trib_summation_arrived(the.summation, what, buffer, error);
+        status =
+            trib_summation_arrived(the.summation, what, &(trib_arrived){.buffer = buffer, .payload = buffer}, error);
     }
     return status;
 }

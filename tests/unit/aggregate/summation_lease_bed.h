@@ -162,7 +162,8 @@ static trib_status present(const trib_contribution *what, const void *payload, u
         return status;
     }
     unsigned char *at = begin_upcall(payload, size);
-    status = trib_summation_presented(the.summation, what, buffer, at, &lessor.lender, &error);
+    status = trib_summation_arrived(the.summation, what,
+                                    &(trib_arrived){.buffer = buffer, .payload = at, .lender = &lessor.lender}, &error);
     end_upcall();
     return status;
 }
@@ -172,7 +173,8 @@ static trib_status arrive_in_place(const trib_contribution *what, const void *pa
 {
     trib_error error;
     unsigned char *at = begin_upcall(payload, size);
-    const trib_status status = trib_summation_arrived_in_place(the.summation, what, at, &lessor.lender, &error);
+    const trib_status status =
+        trib_summation_arrived(the.summation, what, &(trib_arrived){.payload = at, .lender = &lessor.lender}, &error);
     end_upcall();
     return status;
 }

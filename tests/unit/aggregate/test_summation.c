@@ -203,18 +203,23 @@ static void test_duplicates_and_nonsense(void **state)
     bad[10].round = 2;
     for (uint32_t i = 0; i < 11; i++) {
         assert_int_equal(trib_summation_recv_target(the.summation, &bad[i], &first, &error), TRIB_PROTOCOL);
-        assert_int_equal(trib_summation_arrived_in_place(the.summation, &bad[i], bytes, NULL, &error), TRIB_PROTOCOL);
+        assert_int_equal(trib_summation_arrived(the.summation, &bad[i], &(trib_arrived){.payload = bytes}, &error),
+                         TRIB_PROTOCOL);
     }
     /* its payload is missing */
-    assert_int_equal(trib_summation_arrived(the.summation, &good, NULL, &error), TRIB_PROTOCOL);
+    assert_int_equal(trib_summation_arrived(the.summation, &good, &(trib_arrived){0}, &error), TRIB_PROTOCOL);
     check_idle();
     /* Only one of two landings of the same chunk counts. */
     assert_int_equal(trib_summation_recv_target(the.summation, &good, &first, &error), TRIB_OK);
     assert_int_equal(trib_summation_recv_target(the.summation, &good, &second, &error), TRIB_OK);
     memset(first, 0, CHUNK_BYTES);
     memset(second, 0, CHUNK_BYTES);
-    assert_int_equal(trib_summation_arrived(the.summation, &good, first, &error), TRIB_OK);
-    assert_int_equal(trib_summation_arrived(the.summation, &good, second, &error), TRIB_PROTOCOL);
+    assert_int_equal(
+        trib_summation_arrived(the.summation, &good, &(trib_arrived){.buffer = first, .payload = first}, &error),
+        TRIB_OK);
+    assert_int_equal(
+        trib_summation_arrived(the.summation, &good, &(trib_arrived){.buffer = second, .payload = second}, &error),
+        TRIB_PROTOCOL);
     assert_int_equal(give(&good, bytes, &error), TRIB_PROTOCOL);
     trib_contribution other = make(1, 1, TRIB_FLOAT16, TRIB_SUM);
     assert_int_equal(trib_summation_recv_target(the.summation, &other, &first, &error), TRIB_OK);
@@ -252,8 +257,12 @@ static void test_mismatch(void **state)
     shorter.size = 64;
     assert_int_equal(trib_summation_recv_target(the.summation, &what, &early, &error), TRIB_OK);
     assert_int_equal(trib_summation_recv_target(the.summation, &shorter, &late, &error), TRIB_OK);
-    assert_int_equal(trib_summation_arrived(the.summation, &what, early, &error), TRIB_OK);
-    assert_int_equal(trib_summation_arrived(the.summation, &shorter, late, &error), TRIB_OK);
+    assert_int_equal(
+        trib_summation_arrived(the.summation, &what, &(trib_arrived){.buffer = early, .payload = early}, &error),
+        TRIB_OK);
+    assert_int_equal(
+        trib_summation_arrived(the.summation, &shorter, &(trib_arrived){.buffer = late, .payload = late}, &error),
+        TRIB_OK);
     assert_int_equal(the.event_count, 6);
     assert_non_null(strstr(the.text, "rank 0 says 256 bytes, rank 1 says 64 bytes"));
     for (uint32_t rank = 2; rank <= 3; rank++) {
@@ -324,7 +333,7 @@ static void test_broadcast(void **state)
             } else {
                 void *buffer = NULL;
                 assert_int_equal(trib_summation_recv_target(the.summation, &what, &buffer, &error), TRIB_PROTOCOL);
-                assert_int_equal(trib_summation_arrived(the.summation, &what, NULL, &error), TRIB_OK);
+                assert_int_equal(trib_summation_arrived(the.summation, &what, &(trib_arrived){0}, &error), TRIB_OK);
                 wanted += root_came;
             }
             assert_int_equal(the.event_count, is_eager ? wanted + (i == 3) : i == 3 ? 4 : 0);
@@ -357,7 +366,7 @@ static void test_roots_that_give_up_in_turns(void **state)
                 if (what.root == rank) {
                     must_give(&what, bytes);
                 } else {
-                    assert_int_equal(trib_summation_arrived(the.summation, &what, NULL, &error), TRIB_OK);
+                    assert_int_equal(trib_summation_arrived(the.summation, &what, &(trib_arrived){0}, &error), TRIB_OK);
                 }
             }
         }
@@ -379,7 +388,7 @@ static void test_empty_and_many_chunks(void **state)
     what.size = 0;
     for (; what.contributor < 3; what.contributor++) {
         assert_int_equal(the.event_count, 0);
-        assert_int_equal(trib_summation_arrived(the.summation, &what, NULL, &error), TRIB_OK);
+        assert_int_equal(trib_summation_arrived(the.summation, &what, &(trib_arrived){0}, &error), TRIB_OK);
     }
     assert_int_equal(the.event_count, 3);
     for (uint32_t chunk = 0; chunk < 5; chunk++) { /* each chunk is handed out when it is complete, not at the end */

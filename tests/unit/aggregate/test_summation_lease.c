@@ -61,12 +61,14 @@ static void contribute(const shape *like, const trib_contribution *what)
     const uint32_t size = like->takes_partials ? trib_sum_partial_bytes(what) : what->size;
     make_payload(like, what, bytes);
     twin.size = 0;
-    assert_int_equal(trib_summation_arrived_in_place(twin.summation, what, bytes, NULL, &error), TRIB_OK);
+    assert_int_equal(trib_summation_arrived(twin.summation, what, &(trib_arrived){.payload = bytes}, &error), TRIB_OK);
     if (random_below(8) == 0) { /* it has landed in a buffer, as with another transport */
         void *buffer = NULL;
         assert_int_equal(trib_summation_recv_target(the.summation, what, &buffer, &error), TRIB_OK);
         memcpy(buffer, bytes, size);
-        assert_int_equal(trib_summation_arrived(the.summation, what, buffer, &error), TRIB_OK);
+        assert_int_equal(
+            trib_summation_arrived(the.summation, what, &(trib_arrived){.buffer = buffer, .payload = buffer}, &error),
+            TRIB_OK);
     } else {
         assert_int_equal((random_below(3) == 0 ? arrive_in_place : present)(what, bytes, size), TRIB_OK);
     }
@@ -195,7 +197,10 @@ static void lose_one_before_the_next(void)
     trib_error error;
     assert_int_equal(trib_summation_recv_target(the.summation, &what, &buffer, &error), TRIB_OK);
     lose_one();
-    assert_int_equal(trib_summation_presented(the.summation, &what, buffer, bytes, &lessor.lender, &error), TRIB_OK);
+    assert_int_equal(
+        trib_summation_arrived(the.summation, &what,
+                               &(trib_arrived){.buffer = buffer, .payload = bytes, .lender = &lessor.lender}, &error),
+        TRIB_OK);
 }
 
 /* The sum of a torn payload is not handed out. Its partner waits under a lease, or in a copy. */
@@ -380,7 +385,7 @@ static void test_others_are_copied(void **state)
             if (rank == what.root) {
                 assert_int_equal(present(&what, bytes, CHUNK_BYTES), TRIB_OK);
             } else {
-                assert_int_equal(trib_summation_arrived(the.summation, &what, NULL, &error), TRIB_OK);
+                assert_int_equal(trib_summation_arrived(the.summation, &what, &(trib_arrived){0}, &error), TRIB_OK);
             }
         }
         assert_int_equal(lessor.asked, 0);
@@ -413,7 +418,7 @@ static void test_others_that_are_lost(void **state)
             if (rank == what.root) {
                 assert_int_equal(present(&what, bytes, CHUNK_BYTES), TRIB_OK);
             } else {
-                assert_int_equal(trib_summation_arrived(the.summation, &what, NULL, &error), TRIB_OK);
+                assert_int_equal(trib_summation_arrived(the.summation, &what, &(trib_arrived){0}, &error), TRIB_OK);
             }
         }
         assert_int_equal(lessor.ended, 1);
@@ -448,8 +453,11 @@ static void test_without_leases(void **state)
             void *buffer = NULL;
             fill(bytes, TRIB_INT8, rank);
             assert_int_equal(trib_summation_recv_target(the.summation, &what, &buffer, &error), TRIB_OK);
-            assert_int_equal(
-                trib_summation_presented(the.summation, &what, buffer, bytes, i == 0 ? &none : NULL, &error), TRIB_OK);
+            assert_int_equal(trib_summation_arrived(
+                                 the.summation, &what,
+                                 &(trib_arrived){.buffer = buffer, .payload = bytes, .lender = i == 0 ? &none : NULL},
+                                 &error),
+                             TRIB_OK);
             memset(bytes, 0xee, sizeof bytes);
         }
         assert_int_equal(lessor.copies, 1);

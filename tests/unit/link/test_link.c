@@ -318,7 +318,7 @@ static void open_relay(bed *self)
                                         .owner = trib_relay_owner(2, 0)};
         const float zeros[CHUNK_BYTES / sizeof(float)] = {0};
         trib_error error = {.text = ""};
-        assert_int_equal(trib_summation_arrived_in_place(summation, &what, zeros, NULL, &error), TRIB_OK);
+        assert_int_equal(trib_summation_arrived(summation, &what, &(trib_arrived){.payload = zeros}, &error), TRIB_OK);
     }
 }
 

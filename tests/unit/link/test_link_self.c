@@ -43,7 +43,7 @@ static trib_status receive(trib_link *link, const trib_frame *frame, const void 
     assert_true(in_place);
     const trib_contribution what = contribution(0, frame->chunk);
     const trib_lender lender = trib_conn_lender(&link->core->host.leases.conn);
-    return trib_summation_arrived_in_place(the.summation, &what, payload, &lender, error);
+    return trib_summation_arrived(the.summation, &what, &(trib_arrived){.payload = payload, .lender = &lender}, error);
 }
 
 static const trib_link_upcalls upcalls = {.received = receive};
@@ -112,7 +112,9 @@ static void complete(uint32_t chunk)
     fill(bytes, TRIB_FLOAT16, 1);
     assert_int_equal(trib_summation_recv_target(the.summation, &what, &buffer, &error), TRIB_OK);
     memcpy(buffer, bytes, CHUNK_BYTES);
-    assert_int_equal(trib_summation_arrived(the.summation, &what, buffer, &error), TRIB_OK);
+    assert_int_equal(
+        trib_summation_arrived(the.summation, &what, &(trib_arrived){.buffer = buffer, .payload = buffer}, &error),
+        TRIB_OK);
     assert_int_equal(the.event_count, 2);
     for (uint32_t i = 0; i < 2; i++) {
         assert_int_equal(the.events[i].status, TRIB_OK);
@@ -209,7 +211,8 @@ static void is_summed_at_once(void **state)
     for (uint32_t i = 0; i < CHUNKS; i++) {
         const trib_contribution what = contribution(1, i);
         trib_error error;
-        assert_int_equal(trib_summation_arrived_in_place(the.summation, &what, bytes, NULL, &error), TRIB_OK);
+        assert_int_equal(trib_summation_arrived(the.summation, &what, &(trib_arrived){.payload = bytes}, &error),
+                         TRIB_OK);
         push(i, &held);
         turn();
         assert_null(held);

@@ -15,8 +15,9 @@ import numpy as np
 from .._library import encoded
 from ..errors import ArgumentError, UnsupportedError
 from ..process_sets import ProcessSet, global_process_set, resolve
-from ..reductions import Average, Sum, reduction_of
+from ..reductions import Average
 from ..rows import begin_gather, begin_scatter
+from ..shares import lengths_of, share_of, summing
 from .program import EXCHANGE, GATHER, SCATTER, bind
 from .tensors import checked_name, type_of
 
@@ -59,18 +60,15 @@ def alltoall(
     splits."""
     process_set, text = resolve(process_set), name or 'alltoall'
     engine, size, rows = process_set.engine(), process_set.size(), _row_count(array, text)
-    if splits is None and rows % size:
-        raise ArgumentError('%s: %d rows cannot be split evenly among %d workers: give splits' % (text, rows, size))
     if isinstance(array, jax.core.Tracer) or isinstance(splits, jax.core.Tracer):
         if splits is not None:
             raise UnsupportedError(
                 '%s: with splits its result is of unknown length, which no compiled program can have: call it outside '
                 'of jit, grad and vmap, or leave splits out' % text
             )
+        lengths_of(text, rows, size)
         return _in_program(array, EXCHANGE, 'alltoall', name, process_set, rows)
-    lengths = [rows // size] * size if splits is None else [int(length) for length in splits]
-    if len(lengths) != size or sum(lengths) > rows or min(lengths) < 0:
-        raise ArgumentError('%s: splits %s do not fit %d workers and %d rows' % (text, lengths, size, rows))
+    lengths = lengths_of(text, rows, size, splits)
     output, received = begin_gather(engine, text, np.array(array, order='C'), lengths)()
     return jnp.asarray(output) if splits is None else (jnp.asarray(output), jnp.asarray(received, jnp.int32))
 
@@ -82,11 +80,9 @@ def reducescatter(
     process_set: ProcessSet | None = global_process_set,
 ) -> jax.Array:
     """Returns this worker's part of the reduction along the first dimension; the first workers get the rest's rows."""
-    process_set, text, op = resolve(process_set), name or 'reducescatter', reduction_of(op)
-    engine, rows = process_set.engine(), _row_count(array, text)
-    if op not in (Average, Sum):
-        raise ArgumentError('%s: op must be Average or Sum' % text)
+    process_set, text = resolve(process_set), name or 'reducescatter'
+    engine, op, rows = process_set.engine(), summing(op, text), _row_count(array, text)
     if isinstance(array, jax.core.Tracer):
-        each, more = divmod(rows, process_set.size())
-        return _in_program(array, SCATTER, 'reducescatter', name, process_set, each + (process_set.rank() < more), op)
+        rows = share_of(rows, process_set.rank(), process_set.size())
+        return _in_program(array, SCATTER, 'reducescatter', name, process_set, rows, op)
     return jnp.asarray(begin_scatter(engine, text, np.array(array, order='C'), op)())

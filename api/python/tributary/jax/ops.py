@@ -11,9 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .. import job
+from .. import codecs, job
 from .._library import lib
-from ..codecs import CodecCompressor, checked, codec_of
 from ..process_sets import ProcessSet, global_process_set, resolve
 from ..reductions import REDUCTIONS, Average, Sum, reduction_of
 from .program import BROADCAST, PUSH_PULL, bind
@@ -29,14 +28,14 @@ def _is_key(leaf):
 def _apply(tree, name, kind, op, root, prefix, process_set, compression=None):
     """Does one thing with all arrays of a pytree. root: its place in the set."""
     if compression is not None:
-        checked(compression)
+        codecs.checked(compression)
     engine, set_id = process_set.engine(), process_set.process_set_id
     name = checked_name(name, prefix, set_id)
     leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
     results = []
     for index, (path, leaf) in enumerate(leaves):
         leaf, full = jnp.asarray(leaf), name + jax.tree_util.keystr(path)
-        dtype, codec = type_of(leaf.dtype, full), codec_of(compression, leaf.size * leaf.dtype.itemsize)
+        dtype, codec = type_of(leaf.dtype, full), codecs.codec_of(compression, leaf.size * leaf.dtype.itemsize)
         if not isinstance(leaf, jax.core.Tracer) and next(iter(leaf.devices())).platform == 'cpu':
             results.append(_begin(engine, full, leaf, dtype, kind, op, root, -index, codec))
         else:
@@ -56,16 +55,10 @@ def _begin(engine, name, leaf, dtype, kind, op, root, priority, codec):
     return lambda: jnp.asarray(operation.wait())
 
 
-class Compression:
+class Compression(codecs.Compression):
     """The values of arguments named `compression`."""
 
     none = None
-
-    @staticmethod
-    def codec(codec: Any, min_bytes: int | None = None) -> CodecCompressor:
-        """The engine's codec of that text, "onebit,ef=vanilla", or of BytePS's compression_params. Smaller arrays
-        travel as they are."""
-        return CodecCompressor(codec, min_bytes)
 
 
 def allreduce(

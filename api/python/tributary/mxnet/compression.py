@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..codecs import CodecCompressor, NoneCompressor
+from .. import codecs
 
 
 # How BytePS names the words of compression_params for a tensor, and some of their values.
@@ -47,14 +47,7 @@ class FP16Compressor:
         return tensor if ctx is None else tensor.astype(ctx)
 
 
-class Compression:
+class Compression(codecs.Compression):
     """The compressors that arguments named `compression` take."""
 
-    none = NoneCompressor
     fp16 = FP16Compressor
-
-    @staticmethod
-    def codec(codec: Any, min_bytes: int | None = None) -> CodecCompressor:
-        """The engine's codec of that text, "onebit,ef=vanilla", or of BytePS's compression_params. Smaller tensors
-        travel as they are."""
-        return CodecCompressor(codec, min_bytes)

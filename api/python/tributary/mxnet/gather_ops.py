@@ -12,8 +12,9 @@ import numpy as np
 
 from ..errors import ArgumentError
 from ..process_sets import ProcessSet, global_process_set, resolve
-from ..reductions import Average, reduction_of
+from ..reductions import Average
 from ..rows import begin_gather, begin_scatter
+from ..shares import lengths_of
 from .ops import checked, name_of, scale
 
 
@@ -46,7 +47,7 @@ def _begin_scatter(tensor, name, process_set, op, prescale, postscale):
     if prescale != 1.0:
         tensor = tensor.copy()
         scale(tensor, prescale)
-    begun = begin_scatter(process_set.engine(), name, _host(tensor, name), reduction_of(op))
+    begun = begin_scatter(process_set.engine(), name, _host(tensor, name), op)
 
     def finish():
         output = _like(tensor, begun())
@@ -78,22 +79,6 @@ def grouped_allgather(
     return [finish()[0] for finish in begun]
 
 
-def _lengths(tensor, splits, size, name):
-    """Returns how many rows go to each worker."""
-    rows = tensor.shape[0] if checked(tensor, name, is_copied=True).shape else 0
-    if splits is None:
-        if rows % size:
-            raise ArgumentError('%s: %d rows cannot be split evenly among %d workers: give splits' % (name, rows, size))
-        return [rows // size] * size
-    lengths = np.asarray(splits.asnumpy() if hasattr(splits, 'asnumpy') else splits)
-    if not np.issubdtype(lengths.dtype, np.integer):
-        raise ArgumentError('%s: splits must be integers' % name)
-    lengths = [int(length) for length in lengths.reshape(-1)]
-    if len(lengths) != size or sum(lengths) > rows or min(lengths) < 0:
-        raise ArgumentError('%s: splits %s do not fit %d workers and %d rows' % (name, lengths, size, rows))
-    return lengths
-
-
 def alltoall(
     tensor: Any,
     splits: Any = None,
@@ -105,7 +90,9 @@ def alltoall(
     then the result is a pair of the output and the rows received. None: equal parts."""
     process_set = resolve(process_set)
     name = name_of(name, 'alltoall', process_set)
-    lengths = _lengths(tensor, splits, process_set.engine().size, name)
+    rows = tensor.shape[0] if checked(tensor, name, is_copied=True).shape else 0
+    given = splits.asnumpy().reshape(-1) if hasattr(splits, 'asnumpy') else splits
+    lengths = lengths_of(name, rows, process_set.engine().size, given)
     output, received = _begin_gather(tensor, name, process_set, lengths)()
     return output if splits is None else (output, _like(tensor, np.array(received, np.int32)))
 

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from ..codecs import CodecCompressor, NoneCompressor
+from .. import codecs
 
 
 class FP16Compressor:
@@ -19,14 +19,7 @@ class FP16Compressor:
         return tensor if ctx is None else tf.cast(tensor, ctx)
 
 
-class Compression:
+class Compression(codecs.Compression):
     """The compressors that arguments named `compression` take."""
 
-    none = NoneCompressor
     fp16 = FP16Compressor
-
-    @staticmethod
-    def codec(codec, min_bytes=None):
-        """The engine's codec of that text, "onebit,ef=vanilla", or of BytePS's compression_params. Smaller tensors
-        travel as they are."""
-        return CodecCompressor(codec, min_bytes)

@@ -11,7 +11,8 @@ import tensorflow as tf
 from .. import _abi, codecs
 from ..errors import ArgumentError
 from ..process_sets import ProcessSet, by_id, global_process_set, resolve
-from ..reductions import REDUCTIONS, Average, Sum, reduction_of
+from ..reductions import REDUCTIONS, Average
+from ..shares import summing
 from .compression import Compression
 from .ops import allreduce, gradient_name, module, name_of, numbers_of, part_of, plain, refuse_xla, scaled, set_number
 
@@ -141,15 +142,14 @@ def reducescatter(
 ) -> Any:
     """Returns this worker's part of the reduction along the first dimension, the first workers get the rest's rows;
     differentiable."""
-    process_set, op = resolve(process_set), reduction_of(op)
+    process_set = resolve(process_set)
     name = name_of(name, 'reducescatter', process_set)
-    if op not in (Average, Sum):
-        raise ArgumentError('%s: op must be Average or Sum' % name)
+    reduce = REDUCTIONS[summing(op, name)]
     if isinstance(tensor, tf.IndexedSlices):
         tensor = tf.convert_to_tensor(tensor)
     tensor = scaled(tf.convert_to_tensor(tensor), prescale_factor)
     compressed, context = codecs.checked(compression).compress(tensor)
-    reduced, _ = _gather(compressed, name, _REDUCE_SCATTER, process_set, REDUCTIONS[op])
+    reduced, _ = _gather(compressed, name, _REDUCE_SCATTER, process_set, reduce)
     return scaled(compression.decompress(reduced, context), postscale_factor)
 
 

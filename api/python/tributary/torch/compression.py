@@ -2,7 +2,7 @@
 
 import torch
 
-from ..codecs import CodecCompressor, codec_of
+from .. import codecs
 
 
 class Compressor:
@@ -19,16 +19,8 @@ class Compressor:
         raise NotImplementedError
 
 
-class NoneCompressor(Compressor):
+class NoneCompressor(codecs.NoneCompressor, Compressor):
     """Sends the tensor as it is."""
-
-    @staticmethod
-    def compress(tensor):
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor, ctx):
-        return tensor
 
 
 class _CastCompressor(Compressor):
@@ -57,20 +49,14 @@ class BF16Compressor(_CastCompressor):
     target = torch.bfloat16
 
 
-class Compression:
+class Compression(codecs.Compression):
     """The compressors that arguments named `compression` take."""
 
     none = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
 
-    @staticmethod
-    def codec(codec, min_bytes=None):
-        """The engine's codec of that text, "onebit,ef=vanilla", or of BytePS's compression_params. Smaller tensors
-        travel as they are."""
-        return CodecCompressor(codec, min_bytes)
-
 
 def codec_for(compression, tensor):
     """Returns the codec that a compression names for a tensor, or None."""
-    return codec_of(compression, tensor.numel() * tensor.element_size())
+    return codecs.codec_of(compression, tensor.numel() * tensor.element_size())

@@ -11,6 +11,7 @@ from .. import codecs
 from ..errors import ArgumentError
 from ..process_sets import ProcessSet, global_process_set, resolve
 from ..reductions import REDUCTIONS, Average, Sum, reduction_of
+from ..shares import lengths_of, share_of, summing
 from . import exchange
 from .compression import Compression
 from .elements import checked, contiguous
@@ -101,18 +102,7 @@ def _lengths(tensor, splits, size, name):
     """Returns how many rows go to each worker."""
     if tensor.dim() == 0:
         raise ArgumentError('%s: a tensor without dimensions cannot be split' % name)
-    if splits is None:
-        if tensor.shape[0] % size:
-            raise ArgumentError(
-                '%s: %d rows cannot be split evenly among %d workers: give splits' % (name, tensor.shape[0], size)
-            )
-        return [tensor.shape[0] // size] * size
-    lengths = splits.tolist() if isinstance(splits, torch.Tensor) else list(splits)
-    if any(not isinstance(length, int) for length in lengths):
-        raise ArgumentError('%s: splits must be integers' % name)
-    if len(lengths) != size or sum(lengths) > tensor.shape[0] or any(length < 0 for length in lengths):
-        raise ArgumentError('%s: splits %s do not fit %d workers and %d rows' % (name, lengths, size, tensor.shape[0]))
-    return lengths
+    return lengths_of(name, tensor.shape[0], size, splits.tolist() if isinstance(splits, torch.Tensor) else splits)
 
 
 def alltoall_async(
@@ -184,17 +174,13 @@ def reducescatter_async(
     """Begins a reduction of which each worker gets a part along the first dimension; the first ones get the rest's
     rows."""
     engine = resolve(process_set).engine()
-    size, rank = engine.size, engine.rank
     name = claim_name('reducescatter', name)
-    op = reduction_of(op)
-    if op not in (Average, Sum):
-        raise ArgumentError('%s: op must be Average or Sum' % name)
+    reduce = REDUCTIONS[summing(op, name)]
     if checked(tensor, name).dim() == 0:
         raise ArgumentError('%s: a tensor without dimensions cannot be scattered' % name)
     source = scaled(contiguous(tensor, name), prescale_factor)
-    each, more = divmod(source.shape[0], size)
-    output = source.new_empty([each + (rank < more), *source.shape[1:]])
-    handle = exchange.reduce_scatter(engine, output, source, REDUCTIONS[op], max(_rows(source), 1), name)
+    output = source.new_empty([share_of(source.shape[0], engine.rank, engine.size), *source.shape[1:]])
+    handle = exchange.reduce_scatter(engine, output, source, reduce, max(_rows(source), 1), name)
     return keep(name, exchange.merged([handle], lambda: scaled(output, postscale_factor)))
 
 

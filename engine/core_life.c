@@ -1,5 +1,5 @@
 /*
- * core.c - opens and closes the state of one reactor, sorts accepted links, and brings the job's beginning and end
+ * core_life.c - opens and closes the state of one reactor, sorts accepted links, and brings the job's beginning and end
  * to the core.
  *
  * At the end of the job a core sets `ended`, fails its operations, and closes its links. The core reports closed
