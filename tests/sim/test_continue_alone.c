@@ -163,8 +163,8 @@ static bool is_between_epochs(sim_job *job, void *unused)
     return atomic_load(&job->members[0].engine->changing);
 }
 
-/* Rank 0 has the sum, and waits until rank 2, which does not hear the server, is through with the round, too. The caller
- * ends the wait, and then another worker is lost: the others' round is over in the next epoch. */
+/* Rank 0 has the sum, and waits until rank 2, which does not hear the server, is through with the round, too. The
+ * caller ends the wait, and then another worker is lost: the others' round is over in the next epoch. */
 static void what_has_waited_for_others_is_spent(void **state)
 {
     (void)state;
