@@ -263,6 +263,15 @@ struct trib_conn {
     bool refused; /* the address answered, and nobody listens there */
 };
 
+/* A transport that wraps another one tells it, before a send and before a close, what the user says of a connection.
+ * It passes awaits_sent on by itself, as one that delays sends does not. */
+static inline void trib_conn_pass_on(const trib_conn *conn, trib_conn *inner)
+{
+    inner->urgent = conn->urgent;
+    inner->proved = conn->proved;
+    inner->patient = conn->patient;
+}
+
 /* The transport's `lease`; NULL without a connection, for a caller that has none (a process's messages to itself). */
 static inline trib_lease *trib_conn_lease(trib_conn *conn, bool past_upcall)
 {

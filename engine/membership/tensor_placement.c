@@ -54,7 +54,7 @@ trib_dealer *trib_registry_make_dealer(const trib_coordinator *self,
     for (uint32_t i = 0; members != NULL && i < count; i++) {
         const trib_member_info *info = &self->roster->members[i];
         members[i] = (trib_place_member){.is_worker = i < self->worker_count,
-                                         .can_sum = info->sums,
+                                         .can_sum = info->sums && !self->slots[i].lost,
                                          .bandwidth = info->bandwidth,
                                          .reactors = info->reactors};
         limit(user, i, &members[i]);

@@ -25,6 +25,28 @@ static trib_status open_tcp(void *context, trib_reactor *reactor, const trib_tra
     return trib_tcp_ops.open(reactor, &(trib_transport_config){0}, upcalls, inner_out);
 }
 
+/* TCP that notes what it is told of the connection over which a message goes. */
+static trib_transport_ops noting_ops;
+static trib_conn noted;
+
+static void send_noting(trib_conn *conn, trib_send *send)
+{
+    noted = *conn;
+    trib_tcp_ops.send(conn, send);
+}
+
+static trib_status open_noting(void *context, trib_reactor *reactor, const trib_transport_upcalls *upcalls,
+                               trib_transport **inner_out)
+{
+    const trib_status status = open_tcp(context, reactor, upcalls, inner_out);
+    noting_ops = trib_tcp_ops;
+    noting_ops.send = send_noting;
+    if (status == TRIB_OK) {
+        (*inner_out)->ops = &noting_ops;
+    }
+    return status;
+}
+
 static trib_status open_shm(void *context, trib_reactor *reactor, const trib_transport_upcalls *upcalls,
                             trib_transport **inner_out)
 {
@@ -90,6 +112,7 @@ typedef struct world {
     trib_reactor *reactor;
     trib_transport *transport;
     trib_conn *connecting, *accepted;
+    bool is_marked; /* the connection is urgent, proved and patient */
     unsigned char payload[PAYLOAD_SIZE], target[PAYLOAD_SIZE];
     trib_send send;
     unsigned closed, received;
@@ -118,6 +141,7 @@ static void on_connected(trib_conn *conn, trib_status status)
 {
     world *self = conn->user;
     assert_int_equal(status, TRIB_OK);
+    conn->urgent = conn->proved = conn->patient = self->is_marked;
     conn->transport->ops->send(conn, &self->send);
 }
 
@@ -166,9 +190,10 @@ static const trib_transport_upcalls world_upcalls = {
 };
 
 /* Sends one message through the faults and runs until both ends are closed. */
-static trib_fault_counts live(world *self, const trib_fault_config *config)
+static trib_fault_counts live_over(world *self, const trib_fault_config *config, trib_fault_opener opener,
+                                   bool is_marked)
 {
-    memset(self, 0, sizeof *self);
+    *self = (world){.is_marked = is_marked};
     self->logger.level = TRIB_LOG_WARN;
     memset(self->payload, 0x5a, sizeof self->payload);
     self->send.payload = self->payload;
@@ -176,7 +201,7 @@ static trib_fault_counts live(world *self, const trib_fault_config *config)
     self->sent_status = TRIB_PENDING;
     self->loop = ev_loop_new(EVFLAG_AUTO | EVFLAG_NOENV);
     assert_int_equal(trib_reactor_ev_create(0, &self->logger, self->loop, &self->reactor), TRIB_OK);
-    assert_int_equal(trib_fault_open(config, open_tcp, NULL, self->reactor, &world_upcalls, &self->transport), TRIB_OK);
+    assert_int_equal(trib_fault_open(config, opener, NULL, self->reactor, &world_upcalls, &self->transport), TRIB_OK);
     const trib_transport_ops *ops = self->transport->ops;
     trib_listener *listener = NULL;
     trib_address at;
@@ -195,6 +220,24 @@ static trib_fault_counts live(world *self, const trib_fault_config *config)
     trib_reactor_ev_destroy(self->reactor);
     ev_loop_destroy(self->loop);
     return counts;
+}
+
+static trib_fault_counts live(world *self, const trib_fault_config *config)
+{
+    return live_over(self, config, open_tcp, false);
+}
+
+static void passes_on_what_the_user_says(void **state)
+{
+    (void)state;
+    world self;
+    for (int marked = 0; marked < 2; marked++) {
+        (void)live_over(&self, &(trib_fault_config){.seed = 1}, open_noting, marked != 0);
+        assert_int_equal(self.received, 1);
+        assert_int_equal(noted.urgent, marked);
+        assert_int_equal(noted.proved, marked);
+        assert_int_equal(noted.patient, marked);
+    }
 }
 
 static void injects_nothing_unasked(void **state)
@@ -285,6 +328,7 @@ int main(void)
         .name = "faults over shm", .listen_at = "127.0.0.1:0", .threaded = true, .open = open_over_shm};
     failed += trib_contract_run(&maker);
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(passes_on_what_the_user_says),
         cmocka_unit_test(injects_nothing_unasked),
         cmocka_unit_test(resets),
         cmocka_unit_test(truncates),

@@ -8,7 +8,8 @@
  * Half of the jobs have a store (TRIB_STORE), which is slow, away for a while, reached by some only, or lies. Where it
  * does not lie all that are spared go on, however few, if others are killed.
  *
- * In a third of the jobs the tensors are in the memory of devices. In a third of them there are groups.
+ * In a third of the jobs the tensors are in the memory of devices. In a third of them there are groups, in half of
+ * these not before the first sum.
  */
 #include "tests/sim/storm.h"
 
@@ -151,6 +152,7 @@ static void plan_groups(storm *self, uint64_t seed)
     uint64_t state = seed * 982451653 + 19;
     (void)storm_draw(&state, 2);
     self->what.has_groups = storm_draw(&state, 3) == 0;
+    self->what.late_groups = self->what.has_groups && storm_draw(&state, 2) == 0;
 }
 
 /* Posts to a member's reactors, from each other and from the program, come late in half of the jobs. In a quarter

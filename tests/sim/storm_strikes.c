@@ -78,7 +78,7 @@ void storm_plan_lonely_drain(storm *self, uint64_t seed)
     self->what.workers = self->what.workers < 4 ? 2 : 4;
     self->what.servers = 1;
     self->what.colocated = true;
-    self->what.has_store = false;
+    self->what.has_store = self->what.late_groups = false;
     self->strike_count = 0;
     self->fault_count = 3;
     const uint32_t half = (1u << self->what.workers / 2) - 1;

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/worker/op.h"
 #include "tests/sim/sim_bed.h"
 
 static char last_line[1024]; /* of rank 0's log */
@@ -320,6 +321,121 @@ static void other_failures_are_told(void **state)
     sim_job_free(job);
 }
 
+/* ---- Operations that fail while a boundary waits for them ---- */
+
+typedef struct sum {
+    trib_op *op;
+    trib_status status;
+    int32_t buffer[100];
+} sum;
+
+static void submit_sum(sim_job *job, uint32_t rank, const char *name, sum *self)
+{
+    trib_error error = {.text = ""};
+    trib_op_params params;
+    trib_op_params_init(&params, sizeof params);
+    *self = (sum){.status = TRIB_PENDING};
+    params.tensor = sim_bed_declare(job, rank, name, 100);
+    params.input = params.output = self->buffer;
+    params.done_cb = on_failed;
+    params.user = &self->status;
+    assert_int_equal(trib_push_pull(job->members[rank].engine, &params, &self->op, &error), TRIB_OK);
+}
+
+/* Each rank sums one of the tensors, and has that sum before the other one has it. */
+static bool owners_are_done(sim_job *job, void *argument)
+{
+    const sum(*sums)[2] = argument;
+    (void)job;
+    return sums[0][0].status == TRIB_OK && sums[1][1].status == TRIB_OK;
+}
+
+/* Finds for each rank a tensor that it sums. All are declared, and have had a round. */
+static void find_owned(sim_job *job, const char *owned[2])
+{
+    static const char *const names[] = {"a", "b", "c", "d"};
+    static sum sums[2];
+    owned[0] = owned[1] = NULL;
+    for (uint32_t i = 0; i < 4; i++) {
+        for (uint32_t rank = 0; rank < 2; rank++) {
+            submit_sum(job, rank, names[i], &sums[rank]);
+        }
+        for (uint32_t rank = 0; rank < 2; rank++) {
+            assert_true(sim_job_run(job, trib_sim_now(job->sim) + SECOND, is_done, &sums[rank].status));
+            trib_op_release(sums[rank].op);
+        }
+        const trib_engine *engine = job->members[0].engine;
+        for (uint32_t tag = 0; tag < engine->tensor_count; tag++) {
+            const trib_tensor *tensor = engine->tensors[tag];
+            if (strcmp(tensor->name, names[i]) == 0) {
+                owned[tensor->owners[0].member] = names[i];
+            }
+        }
+    }
+    assert_true(owned[0] != NULL && owned[1] != NULL);
+}
+
+/* Each rank has called, and gives up the operation that the other one has the result of. */
+static void failures_behind_the_call_are_compared(void **state)
+{
+    (void)state;
+    sim_job *job = open_two();
+    const char *owned[2];
+    sum sums[2][2]; /* by rank, and who sums it */
+    call calls[2];
+    find_owned(job, owned);
+    for (uint32_t i = 0; i < 4; i++) {
+        submit_sum(job, i / 2, owned[i % 2], &sums[i / 2][i % 2]);
+    }
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + SECOND, owners_are_done, sums));
+    begin_calls(job, 1, calls);
+    trib_op_cancel(sums[0][1].op);
+    trib_op_cancel(sums[1][0].op);
+    expect_calls(job, calls, TRIB_MISMATCH, "not the same");
+    assert_int_equal(sums[0][1].status, TRIB_CANCELLED);
+    assert_int_equal(sums[1][0].status, TRIB_CANCELLED);
+    begin_calls(job, 2, calls);
+    expect_calls(job, calls, TRIB_OK, "");
+    for (uint32_t i = 0; i < 4; i++) {
+        trib_op_release(sums[i / 2][i % 2].op);
+    }
+    assert_true(sim_job_close(job, 60 * SECOND));
+    sim_job_free(job);
+}
+
+/* A boundary that fails itself, as it still waits for another operation, leaves it to the next one to tell of that. */
+static void a_later_boundary_tells_of_them(void **state)
+{
+    (void)state;
+    sim_job *job = open_two();
+    trib_error error = {.text = ""};
+    sum sums[2][2]; /* by rank */
+    call calls[2];
+    submit_sum(job, 0, "a", &sums[0][0]);
+    submit_sum(job, 0, "b", &sums[0][1]);
+    (void)sim_job_run(job, trib_sim_now(job->sim) + SECOND / 10, NULL, NULL);
+    assert_int_equal(begin_call(job, 0, 1, SECOND, &calls[0], &error), TRIB_OK);
+    trib_op_cancel(sums[0][0].op);
+    (void)sim_job_run(job, trib_sim_now(job->sim) + 2 * SECOND, NULL, NULL);
+    assert_int_equal(sums[0][0].status, TRIB_CANCELLED);
+    submit_sum(job, 1, "a", &sums[1][0]);
+    submit_sum(job, 1, "b", &sums[1][1]);
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + SECOND, is_done, &sums[0][1].status));
+    assert_int_equal(begin_call(job, 1, 1, SECOND, &calls[1], &error), TRIB_OK);
+    expect_calls(job, calls, TRIB_TIMEOUT, "");
+    assert_int_equal(sums[1][0].status, TRIB_OK);
+    assert_int_equal(sums[1][1].status, TRIB_OK);
+    begin_calls(job, 2, calls);
+    expect_calls(job, calls, TRIB_MISMATCH, "1 operations have failed on rank 0");
+    begin_calls(job, 3, calls);
+    expect_calls(job, calls, TRIB_OK, "");
+    for (uint32_t i = 0; i < 4; i++) {
+        trib_op_release(sums[i / 2][i % 2].op);
+    }
+    assert_true(sim_job_close(job, 60 * SECOND));
+    sim_job_free(job);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -329,6 +445,8 @@ int main(void)
         cmocka_unit_test(shapes_that_differed_are_over),
         cmocka_unit_test(names_that_differed_are_told_once),
         cmocka_unit_test(other_failures_are_told),
+        cmocka_unit_test(failures_behind_the_call_are_compared),
+        cmocka_unit_test(a_later_boundary_tells_of_them),
     };
     return cmocka_run_group_tests_name("calls of trib_checkpoint", tests, NULL, NULL);
 }

@@ -151,16 +151,51 @@ static void what_the_votes_say_is_over(void **state)
     close_job(job);
 }
 
+static bool rank_0_is_done(sim_job *job, void *argument)
+{
+    (void)job;
+    return ((const exchange *)argument)->done > 0;
+}
+
 static bool is_between_epochs(sim_job *job, void *unused)
 {
     (void)unused;
     return atomic_load(&job->members[0].engine->changing);
 }
 
-static bool rank_0_is_done(sim_job *job, void *argument)
+/* Rank 0 has the sum, and waits until rank 2, which does not hear the server, is through with the round, too. The
+ * caller ends the wait, and then another worker is lost: the others' round is over in the next epoch. */
+static void what_has_waited_for_others_is_spent(void **state)
 {
-    (void)job;
-    return ((const exchange *)argument)->done > 0;
+    (void)state;
+    int32_t buffers[WORKERS][2 * COUNT] = {{0}};
+    exchange exchanges[WORKERS];
+    sim_job *job = open_job(exchanges, buffers);
+    submit(job, exchanges, 0, WORKERS);
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 20 * SECOND, sim_bed_all_done, exchanges));
+    submit(job, exchanges, 2, WORKERS);
+    run_for(job, SECOND / 10);
+    trib_sim_node_shun(job->members[WORKERS].node, job->members[2].node, true);
+    trib_op *op = NULL;
+    exchanges[0].done = 0;
+    sim_bed_begin(job, 0, "x", COUNT, &exchanges[0], 0, &op);
+    submit(job, exchanges, 1, 2);
+    run_for(job, SECOND / 10);
+    assert_int_equal(exchanges[0].done, 0);
+    trib_op_cancel(op);
+    trib_op_release(op);
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 5 * SECOND, rank_0_is_done, exchanges));
+    assert_int_equal(exchanges[0].status, TRIB_CANCELLED);
+    assert_int_equal(exchanges[1].done, 0);
+    sim_job_kill(job, LOST);
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 20 * SECOND, is_between_epochs, NULL));
+    trib_sim_node_shun(job->members[WORKERS].node, job->members[2].node, false);
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 60 * SECOND, has_next_epoch, NULL));
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 20 * SECOND, survivors_are_done, exchanges));
+    assert_int_equal(exchanges[1].status, TRIB_CANCELLED);
+    assert_int_equal(exchanges[2].status, TRIB_CANCELLED);
+    survivors_sum(job, exchanges, LOST, TRIB_OK);
+    close_job(job);
 }
 
 /* Rank 0 cancels an operation that goes on in the next epoch, where rank 2 does not come to it. */
@@ -194,6 +229,7 @@ int main(void)
         cmocka_unit_test(what_all_are_through_with_is_over),
         cmocka_unit_test(a_bad_tensor_stays_bad),
         cmocka_unit_test(what_the_votes_say_is_over),
+        cmocka_unit_test(what_has_waited_for_others_is_spent),
         cmocka_unit_test(what_is_cancelled_between_epochs_is_over),
     };
     return cmocka_run_group_tests_name("what some have failed alone", tests, NULL, NULL);

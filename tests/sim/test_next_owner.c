@@ -1,6 +1,9 @@
 /*
- * test_next_owner.c - a partition's next owner is lost, too, while a worker gives it the sum that the first one had
- * handed out to some (worker_orphan.h). The one after it asks anew, and all have the sum.
+ * test_next_owner.c - who sums after the loss of a server.
+ *
+ * A partition's next owner is lost, too, while a worker gives it the sum that the first one had handed out to some
+ * (worker_orphan.h). The one after it asks anew, and all have the sum. And no tensor of a group that is created after a
+ * loss is the lost server's.
  */
 #include <stdlib.h>
 
@@ -93,8 +96,88 @@ static void the_next_owner_is_lost_too(void **state)
     assert_true(counted >= TIMES / 6);
 }
 
+static bool have_heard(sim_job *job, void *unused)
+{
+    bool all = true;
+    (void)unused;
+    for (uint32_t i = 0; i < WORKERS; i++) {
+        all = all && atomic_load(&job->members[i].engine->losses.count) > 0;
+    }
+    return all;
+}
+
+static void begin_in_group(sim_job *job, uint32_t rank, exchange *what)
+{
+    static const int32_t ranks[] = {0, 1, 2};
+    trib_engine *engine = job->members[rank].engine;
+    trib_error error = {.status = TRIB_OK};
+    trib_group_desc group;
+    trib_group_desc_init(&group, sizeof group);
+    group.name = "all";
+    group.ranks = ranks;
+    group.rank_count = WORKERS;
+    trib_tensor_desc tensor;
+    trib_tensor_desc_init(&tensor, sizeof tensor);
+    tensor.name = "of the group";
+    tensor.dtype = TRIB_INT32;
+    tensor.count = COUNT;
+    assert_int_equal(trib_group_create(engine, &group, &tensor.group, &error), TRIB_OK);
+    trib_op_params params;
+    trib_op_params_init(&params, sizeof params);
+    assert_int_equal(trib_tensor_declare(engine, &tensor, &params.tensor, &error), TRIB_OK);
+    params.input = params.output = what->buffer;
+    params.done_cb = sim_bed_on_done;
+    params.user = what;
+    assert_int_equal(trib_push_pull(engine, &params, NULL, &error), TRIB_OK);
+}
+
+static void create_after_loss(trib_survive survive, bool is_drained)
+{
+    sim_job_config config = sim_job_config_default(WORKERS, 2);
+    config.engine.survive = survive;
+    config.engine.chunk_bytes = 4096;
+    config.engine.partition_bytes = 8192;
+    sim_job *job = sim_bed_open(&config);
+    exchange ops[WORKERS] = {{.buffer = NULL}};
+    if (is_drained) {
+        assert_true(sim_job_drain(job, WORKERS));
+    } else {
+        sim_job_kill(job, WORKERS);
+    }
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 5 * SECOND, have_heard, NULL));
+    for (uint32_t rank = 0; rank < WORKERS; rank++) {
+        ops[rank].buffer = malloc(COUNT * sizeof(int32_t));
+        for (uint32_t i = 0; i < COUNT; i++) {
+            ops[rank].buffer[i] = (int32_t)(i * (rank + 1));
+        }
+        begin_in_group(job, rank, &ops[rank]);
+    }
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 5 * SECOND, all_done, ops));
+    for (uint32_t rank = 0; rank < WORKERS; rank++) {
+        assert_int_equal(ops[rank].status, TRIB_OK);
+        for (uint32_t i = 0; i < COUNT; i++) {
+            assert_int_equal(ops[rank].buffer[i], i * 6);
+        }
+        free(ops[rank].buffer);
+    }
+    assert_true(sim_job_close(job, 60 * SECOND));
+    sim_job_free(job);
+}
+
+static void a_group_is_created_after_a_loss(void **state)
+{
+    (void)state;
+    create_after_loss(TRIB_SURVIVE_SERVERS, false);
+    create_after_loss(TRIB_SURVIVE_SERVERS, true);
+    create_after_loss(TRIB_SURVIVE_WORKERS, false);
+    create_after_loss(TRIB_SURVIVE_WORKERS, true);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_next_owner_is_lost_too)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_next_owner_is_lost_too),
+        cmocka_unit_test(a_group_is_created_after_a_loss),
+    };
     return cmocka_run_group_tests_name("next owner", tests, NULL, NULL);
 }

@@ -131,12 +131,13 @@ static void put_record(trib_sim_store *store, const char *record)
 static void a_record_from_an_old_copy_is_old(void **state)
 {
     (void)state;
-    for (uint32_t apart = 0; apart < 2; apart++) {
-        sim_job *job = open_in_store(apart != 0);
+    for (uint32_t kind = 0; kind < 4; kind++) {
+        sim_job *job = open_in_store(kind % 2 != 0);
+        const uint32_t changes = kind < 2 ? CHANGES : 1; /* the last epoch's roster is still there */
         change(job);
         char record[TRIB_STORE_TEXT_MAX];
         snprintf(record, sizeof record, "%s", job->store.record);
-        for (uint32_t i = 0; i < CHANGES; i++) {
+        for (uint32_t i = 0; i < changes; i++) {
             change(job);
         }
         assert_false(job->members[0].ended_told);
@@ -151,6 +152,19 @@ static void a_record_from_an_old_copy_is_old(void **state)
         assert_true(sim_job_close(job, 60 * SECOND));
         sim_job_free(job);
     }
+}
+
+/* The store says that it has taken a record, and has not: it is not asked again, as nobody can tell who goes on. */
+static void a_swap_that_was_not_kept_ends_the_job(void **state)
+{
+    (void)state;
+    sim_job *job = open_in_store(false);
+    job->store.lie = TRIB_SIM_LIE_FORGETS;
+    change(job);
+    assert_true(job->members[0].ended_told);
+    assert_non_null(strstr(job->members[0].ended.text, "has not kept what it said it had taken"));
+    assert_true(sim_job_close(job, 60 * SECOND));
+    sim_job_free(job);
 }
 
 /* Another job has begun under the same name, while this one could not be heard of. It is no copy, though its epoch has
@@ -176,6 +190,7 @@ int main(void)
         cmocka_unit_test(late_swap_of_an_epoch_that_is_over),
         cmocka_unit_test(a_record_from_an_old_copy_is_old),
         cmocka_unit_test(another_job_of_the_name_ends_this_one),
+        cmocka_unit_test(a_swap_that_was_not_kept_ends_the_job),
     };
     return cmocka_run_group_tests_name("store", tests, NULL, NULL);
 }

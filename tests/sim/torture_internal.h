@@ -4,6 +4,7 @@
 #ifndef TRIB_TESTS_SIM_TORTURE_INTERNAL_H
 #define TRIB_TESTS_SIM_TORTURE_INTERNAL_H
 
+#include "engine/core/core.h"
 #include "tests/sim/torture.h"
 
 #define MS INT64_C(1000000)
@@ -207,5 +208,8 @@ void torture_await_drained(run *self);
 void torture_stutter(run *self);
 /* True if a worker that leaves as soon as it has joined is still there. */
 bool torture_will_leave(const run *self, uint32_t rank);
+/* At rest, where messages are reported as sent late: waits until all of the core's are. A sign of life may be under
+ * way at any moment. */
+void torture_await_reports(const run *self, trib_core *core);
 
 #endif

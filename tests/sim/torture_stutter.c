@@ -94,6 +94,24 @@ void torture_draw_stutters(torture_plan *plan)
     draw_reports(plan);
 }
 
+static bool has_nothing_in_flight(sim_job *job, void *argument)
+{
+    const trib_core *core = argument;
+    const trib_link *link = core->host.links;
+    (void)job;
+    while (link != NULL && link->in_flight == 0) {
+        link = link->next;
+    }
+    return link == NULL;
+}
+
+void torture_await_reports(const run *self, trib_core *core)
+{
+    if (self->plan->job.net.sent_late_ns > 0) {
+        (void)sim_job_run(self->job, trib_sim_now(self->job->sim) + SECOND, has_nothing_in_flight, core);
+    }
+}
+
 bool torture_will_leave(const run *self, uint32_t rank)
 {
     const sim_member *member = &self->job->members[rank];

@@ -11,6 +11,8 @@
 int worker_loss_planted;
 volatile uint64_t *worker_loss_seed;
 
+enum { IN_GROUP = 2 }; /* with late groups that tensor is of the group */
+
 static uint32_t count_of(uint32_t tensor)
 {
     static const uint32_t counts[TENSORS] = {COUNT_MAX, 1, 9000, 0};
@@ -42,6 +44,15 @@ static int32_t expected(const stream *at, uint32_t i)
 
 static void begin(stream *at);
 static void advance(worker *me);
+static void make_group(worker *me);
+
+static void begin_in_group(worker *me)
+{
+    make_group(me);
+    if (me->group != NULL) { /* else the epoch is over */
+        begin(&me->streams[IN_GROUP]);
+    }
+}
 
 static void on_done(const trib_result *result, void *user)
 {
@@ -60,6 +71,9 @@ static void on_done(const trib_result *result, void *user)
         self->wrong += at->output[i] != expected(at, i);
     }
     memset(at->output, 0xa5, count_of(at->tensor) * sizeof *at->output);
+    if (self->what->late_groups && at->tensor == 0 && at->round == 0) {
+        begin_in_group(me);
+    }
     if (++at->round < ROUNDS) {
         begin(at);
     } else if (++me->through == TENSORS && me->epoch <= self->what->boundaries && !me->changing) {
@@ -82,6 +96,10 @@ static void begin(stream *at)
     desc.dtype = TRIB_INT32;
     desc.count = count_of(at->tensor);
     desc.flags = self->what->on_devices ? TRIB_TENSOR_DEVICE : 0;
+    if (self->what->late_groups && at->tensor == IN_GROUP) {
+        desc.name = "of the group";
+        desc.group = me->group;
+    }
     trib_status status = trib_tensor_declare(engine, &desc, &params.tensor, &error);
     for (uint32_t i = 0; i < desc.count; i++) {
         at->input[i] = value(at->epoch, at->tensor, at->round, me->rank, i);
@@ -139,13 +157,15 @@ static void start(worker *me, const trib_membership *now)
     me->changing = false;
     assert_true(me->epoch < EPOCHS_MAX);
     me->bed->began[me->epoch][me->index] = true;
-    if (me->bed->what->has_groups) {
+    if (me->bed->what->has_groups && !me->bed->what->late_groups) {
         make_group(me);
     }
     for (uint32_t i = 0; i < TENSORS; i++) {
         me->streams[i].round = 0;
         me->streams[i].epoch = me->epoch;
-        begin(&me->streams[i]);
+        if (!me->bed->what->late_groups || i != IN_GROUP) {
+            begin(&me->streams[i]);
+        }
     }
 }
 

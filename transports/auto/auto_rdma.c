@@ -274,7 +274,7 @@ static void front_send(trib_conn *base, trib_send *send)
 {
     trib_conn *inner = ((auto_conn *)base)->inner;
     inner->awaits_sent = base->awaits_sent;
-    inner->patient = base->patient;
+    trib_conn_pass_on(base, inner);
     inner->transport->ops->send(inner, send);
 }
 
@@ -289,7 +289,7 @@ static void front_conn_close(trib_conn *base, bool flush)
     auto_conn *conn = (auto_conn *)base;
     conn->close_called = true;
     if (conn->inner != NULL) { /* otherwise it is ending, inside an upcall */
-        conn->inner->proved = base->proved;
+        trib_conn_pass_on(base, conn->inner);
         conn->inner->transport->ops->conn_close(conn->inner, flush);
     }
 }

@@ -96,7 +96,7 @@ static void forward_send(fault_conn *conn, fault_send *send)
 {
     fault_transport *self = conn->transport;
     const trib_transport_ops *inner = conn->inner->transport->ops;
-    conn->inner->patient = conn->base.patient;
+    trib_conn_pass_on(&conn->base, conn->inner);
     switch (send->action) {
     case FAULT_NONE:
         inner->send(conn->inner, &send->inner);
@@ -402,7 +402,7 @@ static void fault_conn_close(trib_conn *base, bool flush)
     }
     conn->closing = true;
     conn->flush_wanted = flush && conn->waiting.head != NULL;
-    conn->inner->proved = base->proved;
+    trib_conn_pass_on(base, conn->inner);
     if (!conn->flush_wanted) {
         conn->inner->transport->ops->conn_close(conn->inner, flush);
     }
