@@ -179,7 +179,7 @@ static void make_orphan(trib_core *core, trib_task *task)
     /* Core 0 had written the owner before it told of the loss (trib_server_loss_take). */
     trib_assert(!trib_losses_has_among(&core->engine->losses, core->losses_taken, task->owner.member));
     task->held_back = false;
-    /* A device may still take over a sum that is complete. */
+    /* A task is open also while a device has yet to copy a complete sum, for which nobody else is needed. */
     orphan->was_open = mine->active != NULL && trib_task_is_open(task) && task->chunks_received < task->chunk_count;
     if (mine->active != NULL && task->op_core != NULL) {
         task->link = trib_worker_owner_link(core, task);

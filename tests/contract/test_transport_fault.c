@@ -25,14 +25,20 @@ static trib_status open_tcp(void *context, trib_reactor *reactor, const trib_tra
     return trib_tcp_ops.open(reactor, &(trib_transport_config){0}, upcalls, inner_out);
 }
 
-/* TCP that notes what it is told of the connection over which a message goes. */
+/* TCP that notes what it is told of the connection over which a message goes, and of one that is closed. */
 static trib_transport_ops noting_ops;
-static trib_conn noted;
+static trib_conn noted, noted_at_close;
 
 static void send_noting(trib_conn *conn, trib_send *send)
 {
     noted = *conn;
     trib_tcp_ops.send(conn, send);
+}
+
+static void close_noting(trib_conn *conn, bool flush)
+{
+    noted_at_close = *conn;
+    trib_tcp_ops.conn_close(conn, flush);
 }
 
 static trib_status open_noting(void *context, trib_reactor *reactor, const trib_transport_upcalls *upcalls,
@@ -41,6 +47,7 @@ static trib_status open_noting(void *context, trib_reactor *reactor, const trib_
     const trib_status status = open_tcp(context, reactor, upcalls, inner_out);
     noting_ops = trib_tcp_ops;
     noting_ops.send = send_noting;
+    noting_ops.conn_close = close_noting;
     if (status == TRIB_OK) {
         (*inner_out)->ops = &noting_ops;
     }
@@ -134,6 +141,7 @@ static void on_accepted(trib_listener *listener, trib_conn *conn)
 {
     world *self = listener->user;
     conn->user = self;
+    conn->urgent = conn->proved = conn->patient = self->is_marked;
     self->accepted = conn;
 }
 
@@ -237,6 +245,9 @@ static void passes_on_what_the_user_says(void **state)
         assert_int_equal(noted.urgent, marked);
         assert_int_equal(noted.proved, marked);
         assert_int_equal(noted.patient, marked);
+        assert_int_equal(noted_at_close.urgent, marked);
+        assert_int_equal(noted_at_close.proved, marked);
+        assert_int_equal(noted_at_close.patient, marked);
     }
 }
 

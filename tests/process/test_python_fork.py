@@ -10,7 +10,6 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(HERE))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), 'python'))
 import python_bed  # noqa: E402
-from cases import run_cases  # noqa: E402
 
 JOINS_AGAIN = '''
 import array, os, tributary
@@ -40,12 +39,5 @@ def a_child_that_joins_is_told():
     python_bed.run_workers(sys.executable, 2, '-c', JOINS_AGAIN, TRIB_OP_TIMEOUT='100s')
 
 
-def main():
-    if os.path.basename(python_bed.BUILD) != 'release':
-        print('skip python_fork: a library with a sanitizer cannot be loaded into Python')
-        return 77
-    return run_cases([('child_that_joins', a_child_that_joins_is_told)])
-
-
 if __name__ == '__main__':
-    sys.exit(main())
+    sys.exit(python_bed.main([('child_that_joins', a_child_that_joins_is_told)]))

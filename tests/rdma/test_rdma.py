@@ -96,8 +96,8 @@ def all_of(script, *options, timeout=400):
     built_with_rdma()
     with open('tests/rdma/guest/%s.sh' % script, encoding='ascii') as file:
         command = 'EPOCHS=%d\n' % EPOCHS + file.read()
-    # Two emulated processors take a third more of this machine's: they wait for each other's locks. Only losses, which
-    # have time limits, need them.
+    # Two emulated processors take a third more of this machine's: they wait for each other's locks. Losses, which
+    # have the shortest time limits, keep two.
     options += '--cpus', '2' if script == 'losses' else '1', '--file', DATA + '=t/digits.csv'
     _, output = guest(command, *options, programs=TOOLS, timeout=timeout)
     return parts(output), output

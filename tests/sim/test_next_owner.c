@@ -167,10 +167,10 @@ static void create_after_loss(trib_survive survive, bool is_drained)
 static void a_group_is_created_after_a_loss(void **state)
 {
     (void)state;
-    create_after_loss(TRIB_SURVIVE_SERVERS, false);
-    create_after_loss(TRIB_SURVIVE_SERVERS, true);
-    create_after_loss(TRIB_SURVIVE_WORKERS, false);
-    create_after_loss(TRIB_SURVIVE_WORKERS, true);
+    for (int is_drained = 0; is_drained < 2; is_drained++) {
+        create_after_loss(TRIB_SURVIVE_SERVERS, is_drained != 0);
+        create_after_loss(TRIB_SURVIVE_WORKERS, is_drained != 0);
+    }
 }
 
 int main(void)

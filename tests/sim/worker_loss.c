@@ -11,7 +11,7 @@
 int worker_loss_planted;
 volatile uint64_t *worker_loss_seed;
 
-enum { IN_GROUP = 2 }; /* with late groups that tensor is of the group */
+enum { IN_GROUP = 2 }; /* the number of the tensor that is the group's, with late_groups */
 
 static uint32_t count_of(uint32_t tensor)
 {

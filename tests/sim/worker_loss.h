@@ -46,7 +46,7 @@ typedef struct setting {
     bool on_devices;     /* tensors are in the memory of devices, whose jobs and streams take time */
     bool shares;         /* two workers share a machine */
     bool has_groups;     /* in each epoch all workers are a group, so that no server can be spared */
-    bool late_groups;    /* they are when they have had the first sum, so that one can be spared before */
+    bool late_groups;    /* that group is created after the first sum, so that a server can be spared before */
     uint32_t stagger_one_in; /* one in so many turns leaves posts to the next one; 0: none */
     int64_t sent_late_ns;    /* messages are reported as sent so much later at most */
     uint32_t silent;         /* the number of the worker that never advances, from 1 on; 0: none */

@@ -1,4 +1,4 @@
-# The jobs that share a guest. EPOCHS is a number of test_rdma.py.
+# The jobs that share a guest. test_rdma.py sets EPOCHS.
 # Every job's name comes before its output, and its status after.
 began() { echo "== $1"; }
 ended() { echo "== status $?"; }
