@@ -128,7 +128,9 @@ def torchrun_starts_again(python):
             '--max-restarts',
             '3',
         ]
-        command += ['--rdzv-backend', 'c10d', '--rdzv-endpoint', '127.0.0.1:0', file.name]
+        # At each start torchrun waits for more nodes than the least, half a minute if it is not told.
+        command += ['--rdzv-backend', 'c10d', '--rdzv-endpoint', '127.0.0.1:0']
+        command += ['--rdzv-conf', 'last_call_timeout=1', file.name]
         output = python_bed.run(command, python_bed.environment(PYTHONWARNINGS='ignore'))
     assert output.count('attempt 2 is right') == 3, output[-2500:]
 
