@@ -202,9 +202,9 @@ class ProcessGroup(dist.ProcessGroup):
 
     def _sum_sparse(self, engine, tensors, reduce, factor):
         """Sums sparse tensors in place: workers gather indices and values, and add up where indices meet."""
-        if reduce != _abi.TRIB_SUM or factor or any(tensor.layout != torch.sparse_coo for tensor in tensors):
+        if reduce != _abi.TRIB_SUM or any(tensor.layout != torch.sparse_coo for tensor in tensors):
             raise UnsupportedError('tributary: sparse tensors can only be summed, and with sparse ones alone')
-        parts = [tensor.detach().coalesce() for tensor in tensors]
+        parts = [_multiplied(tensor.detach(), factor).coalesce() for tensor in tensors]
         indices = [exchange.all_gather(engine, part.indices().t().contiguous()) for part in parts]
         values = [exchange.all_gather(engine, part.values().contiguous()) for part in parts]
 
