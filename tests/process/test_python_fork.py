@@ -24,6 +24,10 @@ if child == 0:
             assert 'was forked from rank %s' % os.environ['TRIB_RANK'] in str(problem), problem
         else:
             os._exit(1)
+    try:  # Nothing answers there, so only that it is another job shows.
+        tributary.Engine(store='etcd://127.0.0.1:9/another').give_up()
+    except RuntimeError as problem:
+        assert 'forked' not in str(problem), problem
     another = dict(unique_id=tributary.unique_id('127.0.0.1:0'), rank=0, worker_count=2, server_count=0)
     tributary.Engine(**another).give_up()  # it may have a job of its own
     os._exit(7)

@@ -207,7 +207,7 @@ def deadlines(rank, size):
     """An operation that fails raises its error in backward(), and from a future."""
     group = dist.new_group(list(range(size)))
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1), process_group=group)
-    group._engine.timeout_ns = 1
+    group._timed_group.timeout_ns = 1
     for call in (
         lambda: model(torch.ones(2, 3)).sum().backward(),
         lambda: dist.all_reduce(torch.ones(5), group=group, async_op=True).get_future().wait(),
@@ -472,3 +472,4 @@ if __name__ == '__main__':
     dist.all_reduce(again)
     assert again.tolist() == [dist.get_world_size()] * 3
     c10d_contract_cases.end_without_a_result(dist.get_rank(), dist.get_world_size())
+    c10d_group_cases.attempts()

@@ -6,15 +6,21 @@ and on which stream, and not what a GPU does."""
 
 import contextlib
 import datetime
+import gc
 import logging
+import os
 import threading
+import types
 import unittest.mock
+import weakref
 
 import torch
 import torch.distributed as dist
 import tributary.torch.c10d
 from tributary import TributaryError
-from tributary.torch import elements, exchange, futures, handles, work
+from tributary._library import lib
+from tributary.engine import Engine, _open_engines
+from tributary.torch import elements, exchange, futures, handles, hooks, work
 
 
 def _told(call):
@@ -45,10 +51,27 @@ def forms(rank, size):
     group.scatter(part, parts if rank == 0 else [], 0).wait()
     assert part.tolist() == own.tolist(), part
     group.barrier(timeout=datetime.timedelta(seconds=100)).wait()
+    _keyword_forms(group, rank, size)
     if hasattr(dist, 'gather_single'):
         whole = torch.empty(2 * size)
         dist.gather_single(own, whole if rank == 0 else None, dst=0)
         assert rank > 0 or torch.equal(whole, torch.cat(parts)), whole
+
+
+def _keyword_forms(group, rank, size):
+    """What is made of them tells its end, too."""
+    own, sent, received = torch.full((2,), rank + 1.0), torch.arange(1.0 * size), torch.empty(size)
+    works = [
+        group.allreduce(tensors=[own], opts=dist.AllreduceOptions()),
+        group.broadcast([torch.ones(1)]),
+        group.allreduce(torch.ones(2)),
+        group.alltoall_base(received, sent, [], [], timeout=datetime.timedelta(seconds=100)),
+    ]
+    for each in works:
+        while not each.is_completed():
+            os.sched_yield()
+        assert each.is_success()
+    assert own.tolist() == [sum(range(1, size + 1))] * 2 and received.tolist() == [rank] * size, (own, received)
 
 
 def coalesced(rank, size):
@@ -59,21 +82,41 @@ def coalesced(rank, size):
             for tensor in tensors:
                 dist.all_reduce(tensor)
         manager.wait()
-    with dist._coalescing_manager(device=torch.device('cpu')):
+    with dist._coalescing_manager(device=torch.device('cpu'), async_ops=True) as manager:
         for tensor in tensors:
             dist.broadcast(tensor, 0)
+    while not manager.works[0].is_completed():
+        os.sched_yield()
     assert [tensor.tolist() for tensor in tensors] == [[size**2] * 2, [size**2] * 3], tensors
+
+
+def coalesced_on_another_thread(rank, size):
+    """One that does not come to the end keeps nothing of what other threads begin."""
+    group, tensor = dist.group.WORLD, torch.ones(3)
+    other = threading.Thread(target=group._start_coalescing, args=(torch.device('cpu'),))
+    other.start()
+    other.join()
+    summed = dist.all_reduce(tensor, async_op=True)
+    summed.wait()
+    kept = weakref.ref(summed)
+    del summed
+    gc.collect()
+    assert kept() is None and tensor.tolist() == [size] * 3
 
 
 def split(rank, size):
     first, second = list(range(size - 1, 0, -1)), [0]
     group = dist.split_group(split_ranks=[first, second], timeout=datetime.timedelta(seconds=100), group_desc='a part')
-    assert group.group_desc == 'a part' and group._engine.timeout_ns == 100 * 10**9
+    assert group.group_desc == 'a part' and group._timed_group.timeout_ns == 100 * 10**9
     place = (first if rank > 0 else second).index(rank)
     total = torch.full((2,), float(rank))
     dist.broadcast(total, group_src=0, group=group)
     assert (group.rank(), total[0]) == (place, (size - 1 if rank > 0 else 0)), total
     dist.destroy_process_group(group)
+    one, other = (dist.group.WORLD.split_group(list(range(size))) for _ in range(2))
+    one.shutdown()
+    other.allreduce([total]).wait()
+    other.shutdown()
 
 
 def timeouts(rank, size):
@@ -104,17 +147,73 @@ def many_groups(rank, size):
         dist.all_reduce(torch.ones(1), group=group)
         dist.destroy_process_group(group)
     assert {key[1] for key in engine._tensors} == groups
+    group, store = dist.new_group(list(range(size))), dist.distributed_c10d._get_default_store()
+    if rank > 0:  # for rank 0 the operation is under way when the group ends
+        store.wait(['many groups'])
+    group.allreduce([torch.ones(1)])
+    if rank == 0:
+        store.set('many groups', '')
+    dist.destroy_process_group(group)
+    assert {key[1] for key in engine._tensors} == groups
     assert 'handle' in str(_told(lambda: group.allreduce([torch.ones(1)])))
+    dist.barrier()
+
+
+def worlds(rank, size):
+    """Programs that train and infer make one of more processes beside that of each, as a group without ranks."""
+    store, helper = dist.distributed_c10d._get_default_store(), dist.distributed_c10d._new_process_group_helper
+    store = dist.PrefixStore('worlds', store)
+    group, _ = helper(size, rank, [], 'tributary', store, group_name='worlds', timeout=datetime.timedelta(seconds=100))
+    for turn in range(2):
+        total, other = torch.ones(3), torch.ones(3)
+        group.allreduce([total]).wait()
+        dist.all_reduce(other)
+        assert total.tolist() == other.tolist() == [size] * 3
+        if turn == 0:
+            part = dist.new_group(list(range(size)))
+            assert part._group.engine is tributary.torch.c10d._world['engine']
+            dist.destroy_process_group(part)
+    group.shutdown()
+    dist.barrier()
+
+
+def joins_that_fail(rank, size):
+    """They leave no engine."""
+    options = types.SimpleNamespace(
+        store=dist.PrefixStore('join %d' % rank, dist.distributed_c10d._get_default_store()),
+        group_rank=0,
+        group_size=1,
+        global_ranks_in_group=[],
+        timeout=datetime.timedelta(seconds=100),
+    )
+    before = set(_open_engines)
+    with unittest.mock.patch.object(Engine, 'wait_ready', side_effect=KeyboardInterrupt):
+        try:
+            tributary.torch.c10d.create(options)
+        except KeyboardInterrupt:
+            pass
+    assert _open_engines == before
+    dist.barrier()
+
+
+def bound_to_a_device(rank, size):
+    """PyTorch does not have new_group() split a group for that."""
+    dist.group.WORLD.bound_device_id = torch.device('cpu', 0)
+    group, tensor = dist.new_group(list(range(size))), torch.ones(1)
+    dist.all_reduce(tensor, group=group)
+    dist.destroy_process_group(group)
     dist.barrier()
 
 
 def aborted(rank, size):
     """Operations end on all workers, and a group may be aborted that has ended."""
     group, tensor = dist.new_group(list(range(size))), torch.ones(3)
-    works = [group.allreduce([tensor])] if rank == 0 else []
+    engine, inner = tributary.torch.c10d._world['engine'], group._group
+    works = [group.allreduce([tensor]), engine._submit(lib.trib_barrier, group=inner._group)] if rank == 0 else []
     dist.barrier()
     dist.distributed_c10d._abort_process_group(group)
     assert all('cancelled' in str(_told(each.wait)) for each in works)
+    assert not any(key[1] == inner._group for key in engine._tensors)
     group.abort()
     dist.barrier()
 
@@ -195,6 +294,8 @@ def gpu_works_that_fail_late(rank, size):
         slow = _fake_operation(log, 'slow', done=False, error=TimeoutError('not complete'))
         other = work.Work(handles.Handle([(slow, 'cuda:0')], lambda: 0), [], futures.Line('x'))
         assert 'not complete' in str(_told(lambda: other.wait(datetime.timedelta(seconds=1))))
+        slow.wait, slow.is_done = lambda: None, True
+        assert other.wait() and other.is_success() and other.exception() is None
 
 
 def gpu_works_of_a_job_that_was_left(rank, size):
@@ -236,6 +337,28 @@ def gpu_results_on_streams(rank, size):
         handles._unseen.clear()
 
 
+def gpu_backward_pass_beside_sums(rank, size):
+    """Fakes: the stream of a backward pass does not wait for sums of its buckets, nor for what the engine gathers and
+    scatters where it belongs."""
+    log, own = [], types.SimpleNamespace(name='', turns={})
+    bucket = types.SimpleNamespace(buffer=lambda: torch.ones(3), index=lambda: 0)
+
+    def begin(*_unused, **_also_unused):
+        return handles.Handle([(_fake_operation(log, 'sum', done=False), 'cuda:0')], lambda: 0)
+
+    names = ('all_reduce', 'all_gather_into', 'reduce_scatter')
+    with contextlib.ExitStack() as patches:
+        patches.enter_context(_fake_gpu(log))
+        patches.enter_context(unittest.mock.patch('tributary.job.engine', lambda: own))
+        for name in names:
+            patches.enter_context(unittest.mock.patch.object(exchange, name, begin))
+        hooks.allreduce_hook(None, bucket).wait()
+        dist.group.WORLD.all_gather_single(torch.empty(3 * size), torch.ones(3)).get_future().wait()
+        dist.group.WORLD.reduce_scatter_single(torch.empty(3), torch.ones(3 * size)).get_future().wait()
+    assert log == ['new waits for sum', 'pool waits for sum'] * 3, log
+    handles._unseen.clear()
+
+
 def end_without_a_result(rank, size):
     """A stream may have gone on with what has failed, and nothing else tells the program."""
     group = dist.new_group(list(range(size)), timeout=datetime.timedelta(milliseconds=1))
@@ -261,12 +384,17 @@ def gpu_memory_of_copies(rank, size):
 CASES = [
     forms,
     coalesced,
+    coalesced_on_another_thread,
     split,
     timeouts,
     many_groups,
+    worlds,
+    joins_that_fail,
+    bound_to_a_device,
     aborted,
     gpu_works_that_fail_late,
     gpu_works_of_a_job_that_was_left,
     gpu_results_on_streams,
+    gpu_backward_pass_beside_sums,
     gpu_memory_of_copies,
 ]

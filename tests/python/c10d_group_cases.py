@@ -24,6 +24,9 @@ def factors(rank, size):
     tensor = torch.full((3,), 2.0, dtype=torch.bfloat16)
     dist.all_reduce(tensor, dist._make_nccl_premul_sum(torch.tensor([0.5])))
     assert tensor.dtype == torch.bfloat16 and tensor.tolist() == [size] * 3
+    tensor = torch.tensor(2.0)
+    dist.reduce(tensor, 0, dist._make_nccl_premul_sum(torch.tensor([0.5])))
+    assert rank > 0 or tensor == size
     tensor = torch.eye(3).to_sparse()
     dist.all_reduce(tensor, half)
     assert torch.equal(tensor.to_dense(), torch.eye(3) * size / 2)

@@ -8,7 +8,6 @@ import contextlib
 import ctypes
 import logging
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,18 +18,15 @@ from ._library import call, encoded, error_of, initialised, lib, numbers
 from .bootstrap import Exchange, place_of
 from .buffers import buffer_of
 from .completions import Completions
-from .errors import ArgumentError, HostsUpdatedInterrupt, JobLostError, NotInitializedError, TributaryError
+from .errors import ArgumentError, JobLostError, NotInitializedError, TributaryError, is_failing
 from .operation import SLICE_NS, Operation, boundary_of
 from .tensor import Group, Tensor
 
 _PLACE = ('rank', 'worker_count')
 
-# A program in which one of these is raised goes on, or was about to end well.
-_NO_FAILURES = (HostsUpdatedInterrupt, JobLostError, GeneratorExit, StopIteration, StopAsyncIteration)
-
 _logger = logging.getLogger('tributary')
 _open_engines = set()
-_places_of_parents = set()  # in jobs of the processes that this one was forked from
+_places_of_parents = set()  # Parents of this process have these places in their jobs.
 
 
 def _enter_child():
@@ -80,8 +76,10 @@ class Engine:
             kept.append(ctypes.create_string_buffer(bytes(unique_id), _abi.TRIB_UNIQUE_ID_SIZE))
             config.unique_id = ctypes.addressof(kept[-1])
         is_of_environment = comm is None and not config.unique_id and config.worker_count > 1
-        self._place = (config.coordinator, config.job, config.rank) if is_of_environment else None
-        if is_of_environment and self._place in _places_of_parents:
+        # What joins a job under way gets a rank that nobody has.
+        has_place = is_of_environment and config.rank >= 0
+        self._place = (config.coordinator, config.store, config.job, config.rank) if has_place else None
+        if has_place and self._place in _places_of_parents:
             raise NotInitializedError(
                 'this process was forked from rank %d of the job, and cannot join as the same one: start it with '
                 '"spawn", or give it a rank or a job of its own' % config.rank
@@ -209,12 +207,7 @@ class Engine:
             return
         self.give_up_if_failing()
         self._completions.stop()  # callbacks of futures may submit more
-        for operation in list(self._live):
-            try:
-                operation.wait()
-            except Exception as problem:  # nobody asked for it any more, but for a stream
-                if operation.is_awaited and getattr(problem, 'status', 0) != _abi.TRIB_CLOSED:
-                    _logger.warning('tributary: a stream went on without the result of an operation: %s', problem)
+        self._wait_for(list(self._live))
         with self._lock:
             handle, self._handle = self._handle, None
             _open_engines.discard(self)
@@ -222,14 +215,18 @@ class Engine:
                 lib.trib_engine_destroy(handle)
         atexit.unregister(self._close_at_exit)
 
+    def _wait_for(self, operations):
+        for operation in operations:
+            try:
+                operation.wait()
+            except Exception as problem:  # nobody asked for it any more, but for a stream
+                if operation.is_awaited and getattr(problem, 'status', 0) != _abi.TRIB_CLOSED:
+                    _logger.warning('tributary: a stream went on without the result of an operation: %s', problem)
+
     def give_up_if_failing(self, is_exit: bool = False) -> None:
         """Ends the operations under way if the program ends by an exception: the other workers may wait for this one,
         so it must not wait for them. They get JobLostError."""
-        kind, problem, _ = sys.exc_info()
-        if kind is None and is_exit and not hasattr(sys, 'ps1'):  # an interactive session keeps errors of long ago
-            kind = getattr(sys, 'last_type', None)
-        is_healthy = isinstance(problem, SystemExit) and problem.code in (None, 0)
-        if kind is not None and not is_healthy and not issubclass(kind, _NO_FAILURES):
+        if is_failing(is_exit):
             self.give_up()
 
     def give_up(self) -> None:
@@ -260,7 +257,7 @@ class Engine:
         with self._lock:
             self._check()
             call(function, self._handle, ctypes.byref(params), ctypes.byref(handle))
-        operation = Operation(self, handle, None, value)
+        operation = Operation(self, handle, None, value, group=fields.get('group'))
         self._live.add(operation)
         return operation
 
@@ -420,8 +417,8 @@ class Engine:
         with self._lock:
             self._check()
             call(lib.trib_group_release, group)
-        for key in [key for key in self._tensors if key[1] == group]:
-            del self._tensors[key]
+        for key in [key for key in list(self._tensors) if key[1] == group]:  # other threads may declare more
+            self._tensors.pop(key, None)
 
     def barrier(self, group: int | None = None) -> None:
         """Waits until all workers, or all of a group, have called it."""

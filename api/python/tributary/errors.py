@@ -1,5 +1,7 @@
 """The exceptions of the package. All are RuntimeErrors, as in the libraries whose scripts run over this one."""
 
+import sys
+
 
 class TributaryError(RuntimeError):
     """An engine's error. `status` is the number of the C API, `status_name` its name; the text says what happened,
@@ -45,3 +47,16 @@ class HostsUpdatedInterrupt(Exception):
 
 class UnsupportedError(TributaryError, NotImplementedError):
     """This build, machine or framework cannot do it."""
+
+
+# A program in which one of these is raised goes on, or was about to end well.
+_NO_FAILURES = (HostsUpdatedInterrupt, JobLostError, GeneratorExit, StopIteration, StopAsyncIteration)
+
+
+def is_failing(is_exit=False):
+    """Returns whether the program ends by an exception, as far as the caller handles one."""
+    kind, problem, _ = sys.exc_info()
+    if kind is None and is_exit and not hasattr(sys, 'ps1'):  # an interactive session keeps errors of long ago
+        kind = getattr(sys, 'last_type', None)
+    is_healthy = isinstance(problem, SystemExit) and problem.code in (None, 0)
+    return kind is not None and not is_healthy and not issubclass(kind, _NO_FAILURES)

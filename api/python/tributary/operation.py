@@ -43,21 +43,17 @@ class Operation:
 
     __slots__ = (
         *('_engine', '_handle', '_owner', '_value', '_error', '_tensor', '_is_once', '_lock'),
-        *('contributors', 'is_awaited'),
+        *('group', 'contributors', 'is_awaited'),
     )
 
-    def __init__(self, engine, handle, owner, value, tensor=None, is_once=False):
+    def __init__(self, engine, handle, owner, value, tensor=None, is_once=False, group=None):
         self._engine, self._handle, self._owner, self._value = engine, handle, owner, value
         self._error, self._tensor = None, tensor
         self._is_once = is_once  # the tensor was declared for this operation alone
+        self.group = group if tensor is None else tensor.group  # None: all workers
         self.contributors = ()  # the ranks whose contributions are in the result, when it has succeeded
         self.is_awaited = False  # by a stream, which hears of no error
         self._lock = threading.Lock()
-
-    @property
-    def group(self) -> int | None:
-        """The group in which it is; None: all workers."""
-        return self._tensor.group if self._tensor is not None else None
 
     def is_current(self) -> bool:
         """False once the engine was closed: the operation is of a job that this process has left."""

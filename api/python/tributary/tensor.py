@@ -10,7 +10,7 @@ from typing import Any
 from . import _abi
 from ._library import error_of, initialised, lib
 from .buffers import buffer_of
-from .errors import ArgumentError
+from .errors import ArgumentError, is_failing
 from .operation import Operation
 
 SUM, AVG, MIN, MAX = _abi.TRIB_SUM, _abi.TRIB_AVG, _abi.TRIB_MIN, _abi.TRIB_MAX
@@ -179,6 +179,14 @@ class Group:
         """Waits until all of the group have called it."""
         self.engine.barrier(self._group)
 
+    def close(self) -> None:
+        """Waits for what is under way in the group and ends it, as release() does. A program that ends by an exception
+        waits for nobody, and gives it up."""
+        if is_failing():
+            self.give_up()
+        self.engine._wait_for(self._operations())
+        self.release()
+
     def release(self) -> None:
         """Ends the group and its tensors; each of its members calls it (trib_group_release). TributaryError
         while operations in it are in flight: nothing has changed."""
@@ -186,6 +194,8 @@ class Group:
 
     def give_up(self) -> None:
         """Asks that the operations under way in the group end soon, with TRIB_CANCELLED, on all its workers."""
-        for operation in list(self.engine._live):
-            if operation.group == self._group:
-                operation.cancel()
+        for operation in self._operations():
+            operation.cancel()
+
+    def _operations(self):
+        return [operation for operation in list(self.engine._live) if operation.group == self._group]

@@ -3,11 +3,12 @@
 The group of all processes has an engine, whose unique id goes through the group's store; other groups are groups of
 that engine. Point-to-point messages are not supported."""
 
+import collections
 import contextlib
-import datetime
-import functools
+import logging
 import os
 import socket
+import threading
 import types
 
 import torch
@@ -19,6 +20,7 @@ from ..bootstrap import unique_id
 from ..engine import Engine
 from ..errors import ArgumentError, TributaryError, UnsupportedError
 from . import device, exchange, futures, places
+from .calls import Timed, nanoseconds, with_short_forms
 from .elements import contiguous, is_plain, used_here
 from .ops import scaled
 from .work import Work
@@ -53,41 +55,15 @@ def _reduction(opts):
         if op == known:
             return reduce, None
     if op == getattr(dist.ReduceOp, 'PREMUL_SUM', None):
-        return _abi.TRIB_SUM, op.__getstate__()[1]  # no other call tells it
+        factor = op.__getstate__()[1]  # older releases have no other call that tells it
+        if isinstance(factor, torch.Tensor):  # to read one of a GPU would wait for it
+            factor = factor.reshape(()) if factor.is_cuda else float(factor)
+        return _abi.TRIB_SUM, factor
     raise UnsupportedError('tributary: %s is not supported' % op)
 
 
 def _multiplied(tensor, factor):
     return tensor if factor is None else scaled(tensor, factor)
-
-
-def _nanoseconds(timeout):
-    """Returns a timeout in nanoseconds; 0 for none, for which PyTorch's options have -1 ms."""
-    return max(int(timeout.total_seconds() * 1e9), 0) if isinstance(timeout, datetime.timedelta) else 0
-
-
-class _Timed:
-    """An engine, or a group of it, in which what is submitted has a deadline of its own."""
-
-    def __init__(self, group, timeout_ns):
-        self._group, self.timeout_ns = group, timeout_ns
-
-    def __getattr__(self, name):
-        return getattr(self._group, name)
-
-
-def _with_short_forms(method):
-    """Makes a method take PyTorch's other arguments, too: a tensor instead of a list, a root, an operation or a timeout
-    instead of options. The base class makes lists and options of them, and calls this again."""
-    base = getattr(dist.ProcessGroup, method.__name__)
-
-    @functools.wraps(method)
-    def begin(self, *arguments, opts=None, **keywords):
-        given = [each for each in (*arguments, opts) if each is not None]
-        is_whole = all(isinstance(each, (list, tuple)) or hasattr(each, 'timeout') for each in given)
-        return method(self, *given) if is_whole and not keywords else base(self, *given, **keywords)
-
-    return begin
 
 
 def _device_kinds():
@@ -101,10 +77,11 @@ class ProcessGroup(dist.ProcessGroup):
     def __init__(self, group, rank, ranks, timeout_ns):
         """group: of the engine, or the engine itself; ranks: its members, by their numbers in the engine."""
         super().__init__(rank, len(ranks))
-        self._group, self._engine = group, _Timed(group, timeout_ns)
+        self._group, self._timed_group = group, Timed(group, timeout_ns)
         self._rank, self._size, self._ranks = rank, len(ranks), ranks
         self._name = self._description = ''
-        self._coalesced = None  # works, between start_coalescing() and end_coalescing()
+        self._splits = collections.Counter()  # without a name, by their members
+        self._coalescing = threading.local()  # .handles: of this thread's calls since start_coalescing()
 
     # The base class keeps these texts in its backends, and this group has none.
     def _set_group_name(self, name):
@@ -133,16 +110,19 @@ class ProcessGroup(dist.ProcessGroup):
         return self._rank
 
     def set_timeout(self, timeout):
-        self._engine.timeout_ns = _nanoseconds(timeout)
+        self._timed_group.timeout_ns = nanoseconds(timeout)
 
     _set_default_timeout = set_timeout
 
     def _timed(self, opts):
         """Returns what a call submits to: its own timeout comes before the group's."""
-        timeout_ns = _nanoseconds(getattr(opts, 'timeout', None))
-        return _Timed(self._group, timeout_ns) if timeout_ns else self._engine
+        timeout_ns = nanoseconds(getattr(opts, 'timeout', opts))
+        return Timed(self._group, timeout_ns) if timeout_ns else self._timed_group
 
     supports_splitting = True
+
+    # With a device PyTorch would have new_group() split as NCCL's groups do.
+    bound_device_id = property(lambda self: None, lambda self, device: None)
 
     def eager_connect_single_device(self, device):
         """Does nothing: a group is connected when it is made."""
@@ -151,8 +131,12 @@ class ProcessGroup(dist.ProcessGroup):
         if self._rank not in ranks:
             return None
         members = [self._ranks[rank] for rank in ranks]
+        if group_name is None:
+            name = '%s:split:%s' % (self._name, '_'.join(map(str, members)))
+            group_name = '%s:%d' % (name, self._splits[name])
+            self._splits[name] += 1
         engine = self._group if isinstance(self._group, Engine) else self._group.engine
-        timeout_ns = _nanoseconds(timeout) or self._engine.timeout_ns
+        timeout_ns = nanoseconds(timeout) or self._timed_group.timeout_ns
         group = ProcessGroup(
             engine.group('c10d.%s' % group_name, members), ranks.index(self._rank), members, timeout_ns
         )
@@ -160,19 +144,24 @@ class ProcessGroup(dist.ProcessGroup):
         group._set_group_desc(group_desc or '')
         return group
 
-    # Programs for NCCL have calls between these two leave together. Here they begin at once, and end together.
+    # With NCCL the calls between these two begin together. Here each begins at once, and one work stands for all.
     def start_coalescing(self, device):
-        self._coalesced = []
+        self._coalescing.handles = []
 
     def end_coalescing(self, device):
-        works, self._coalesced = self._coalesced, None
-        return self._work(exchange.merged([work._handle for work in works], lambda: None), [])
+        return self._work(exchange.merged(vars(self._coalescing).pop('handles'), lambda: None), [])
+
+    _start_coalescing, _end_coalescing = start_coalescing, end_coalescing
 
     def _work(self, handle, value, is_in_place=False):
-        work = Work(handle, value, futures.next_line(self._engine), is_in_place)
-        if self._coalesced is not None:
-            self._coalesced.append(work)
-        return work
+        handles = getattr(self._coalescing, 'handles', None)
+        if handles is not None:
+            handles.append(handle)
+        return Work(handle, value, futures.next_line(self._timed_group), is_in_place)
+
+    def _is_filled(self, output):
+        """Returns whether the engine itself writes to the output, so that no copy follows."""
+        return is_plain(output) and (self._timed_group.has_device or not output.is_cuda)
 
     def _in_place(self, tensors, begin):
         """Runs a collective on tensors in place; what is not contiguous goes through a copy."""
@@ -188,7 +177,7 @@ class ProcessGroup(dist.ProcessGroup):
 
         return self._work(exchange.merged(handles, finish), list(tensors), is_in_place=not apart)
 
-    @_with_short_forms
+    @with_short_forms
     def allreduce(self, tensors, opts=None):
         (reduce, factor), engine = _reduction(opts), self._timed(opts)
         if any(tensor.layout == torch.sparse_coo for tensor in tensors):
@@ -198,13 +187,13 @@ class ProcessGroup(dist.ProcessGroup):
         )
 
     def allreduce_coalesced(self, tensors, opts=None):
-        return self.allreduce(tensors, opts)
+        return self.allreduce(tensors, opts or dist.AllreduceOptions())
 
     def _sum_sparse(self, engine, tensors, reduce, factor):
         """Sums sparse tensors in place: workers gather indices and values, and add up where indices meet."""
-        if reduce != _abi.TRIB_SUM or factor or any(tensor.layout != torch.sparse_coo for tensor in tensors):
+        if reduce != _abi.TRIB_SUM or any(tensor.layout != torch.sparse_coo for tensor in tensors):
             raise UnsupportedError('tributary: sparse tensors can only be summed, and with sparse ones alone')
-        parts = [tensor.detach().coalesce() for tensor in tensors]
+        parts = [_multiplied(tensor.detach(), factor).coalesce() for tensor in tensors]
         indices = [exchange.all_gather(engine, part.indices().t().contiguous()) for part in parts]
         values = [exchange.all_gather(engine, part.values().contiguous()) for part in parts]
 
@@ -218,7 +207,7 @@ class ProcessGroup(dist.ProcessGroup):
 
         return self._work(exchange.merged(indices + values, finish), list(tensors))
 
-    @_with_short_forms
+    @with_short_forms
     def reduce(self, tensors, opts):
         (reduce, factor), engine = _reduction(opts), self._timed(opts)
         sources = [_multiplied(contiguous(tensor, 'tensor'), factor) for tensor in tensors]
@@ -235,7 +224,7 @@ class ProcessGroup(dist.ProcessGroup):
 
         return self._work(exchange.merged(handles, finish), list(tensors))
 
-    @_with_short_forms
+    @with_short_forms
     def broadcast(self, tensors, opts):
         engine = self._timed(opts)
         return self._in_place(tensors, lambda tensor: exchange.broadcast(engine, tensor, opts.rootRank))
@@ -251,7 +240,7 @@ class ProcessGroup(dist.ProcessGroup):
 
         return self._work(exchange.merged([handle], finish), value)
 
-    @_with_short_forms
+    @with_short_forms
     def allgather(self, outputs, inputs, opts=None):
         works = [self._gather(listed, source, outputs, opts) for listed, source in zip(outputs, inputs)]
         return (
@@ -261,14 +250,14 @@ class ProcessGroup(dist.ProcessGroup):
         )
 
     def allgather_coalesced(self, outputs, inputs, opts=None):
-        return self.allgather(list(map(list, zip(*outputs))), inputs, opts)
+        return self.allgather(list(map(list, zip(*outputs))), inputs, opts or dist.AllgatherOptions())
 
     def all_gather_single(self, output, source, opts=None):
         _check_fit(output, source, output.numel() == source.numel() * self._size)
         if not is_plain(output):
             return self._gather(list(output.view(self._size, -1).unbind(0)), source, output, opts)
         handle = exchange.all_gather_into(self._timed(opts), output.detach(), contiguous(source, 'input'))
-        return self._work(handle, output)
+        return self._work(handle, output, self._is_filled(output))
 
     _allgather_base = all_gather_single
 
@@ -278,7 +267,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     all_gather_single_coalesced = allgather_into_tensor_coalesced
 
-    @_with_short_forms
+    @with_short_forms
     def gather(self, outputs, inputs, opts):
         # Everybody sends to the root, and nobody to anybody else.
         source = contiguous(inputs[0], 'input').reshape(-1)
@@ -292,8 +281,8 @@ class ProcessGroup(dist.ProcessGroup):
 
         return self._work(exchange.merged([handle], finish), outputs)
 
-    def gather_single(self, output, source, opts):
-        parts = []
+    def gather_single(self, output, source, opts=None):
+        parts, opts = [], opts or dist.GatherOptions()
         if self._rank == opts.rootRank:
             _check_fit(output, source, output.numel() == source.numel() * self._size)
             parts = list(output.view(self._size, -1).unbind(0))
@@ -301,7 +290,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     gather_into_tensor = gather_single
 
-    @_with_short_forms
+    @with_short_forms
     def scatter(self, outputs, inputs, opts):
         is_root, output = self._rank == opts.rootRank, outputs[0]
         source = (
@@ -325,7 +314,7 @@ class ProcessGroup(dist.ProcessGroup):
             else exchange.merged([handle], lambda: output.detach().copy_(used_here(landing)))
         )
 
-    @_with_short_forms
+    @with_short_forms
     def reduce_scatter(self, outputs, inputs, opts=None):
         handles = [
             self._scatter_sum(output, torch.cat([contiguous(part, 'input').reshape(-1) for part in listed]), opts)
@@ -335,7 +324,8 @@ class ProcessGroup(dist.ProcessGroup):
 
     def reduce_scatter_single(self, output, source, opts=None):
         _check_fit(output, source, output.numel() * self._size == source.numel())
-        return self._work(self._scatter_sum(output, contiguous(source, 'input'), opts), output)
+        handle = self._scatter_sum(output, contiguous(source, 'input'), opts)
+        return self._work(handle, output, self._is_filled(output))
 
     _reduce_scatter_base = reduce_scatter_single
 
@@ -345,7 +335,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
 
-    @_with_short_forms
+    @with_short_forms
     def alltoall(self, outputs, inputs, opts=None):
         source = torch.cat([contiguous(part, 'input').reshape(-1) for part in inputs])
         handle = exchange.all_to_all(self._timed(opts), source, [part.numel() for part in inputs])
@@ -357,7 +347,7 @@ class ProcessGroup(dist.ProcessGroup):
 
         return self._work(exchange.merged([handle], finish), outputs)
 
-    def all_to_all_single(self, output, source, output_splits=None, input_splits=None, opts=None):
+    def all_to_all_single(self, output, source, output_splits=None, input_splits=None, opts=None, timeout=None):
         source = contiguous(source, 'input')
         row = torch.Size(source.shape[1:]).numel()
         lengths = self._rows_for_each(source, input_splits, 'input')
@@ -365,7 +355,7 @@ class ProcessGroup(dist.ProcessGroup):
         _check_fit(output, source)
         if row == 0:  # nothing is sent
             lengths, row = [0] * self._size, 1
-        handle = exchange.all_to_all(self._timed(opts), source, lengths, row)
+        handle = exchange.all_to_all(self._timed(opts or timeout), source, lengths, row)
         return self._work(
             exchange.merged([handle], lambda: output.detach().copy_(handle.wait()[0].view(output.shape))), output
         )
@@ -383,7 +373,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     alltoall_base = all_to_all_single
 
-    @_with_short_forms
+    @with_short_forms
     def barrier(self, opts=None):
         flag = torch.zeros(1, dtype=torch.uint8, device='cpu')
         return self._work(exchange.all_reduce(self._timed(opts), flag, flag, _abi.TRIB_MAX, kind='barrier'), None)
@@ -401,11 +391,11 @@ class ProcessGroup(dist.ProcessGroup):
     recv = recv_anysource = send
 
     def shutdown(self):
-        if isinstance(self._group, Engine):
-            self._group.close()
-            return
-        with contextlib.suppress(TributaryError):  # it has operations under way, and ends with the engine
-            self._group.release()
+        try:
+            self._group.close()  # It ends at the latest with the deadlines of what is under way.
+        except TributaryError as problem:
+            if problem.status == _abi.TRIB_STATE:  # else it has ended before
+                _logger.warning('tributary: group %s ends with the job only: %s', self._name, problem)
 
     def abort(self):
         self._group.give_up()
@@ -429,6 +419,7 @@ def _own_address(master):
         return '127.0.0.1'
 
 
+_logger = logging.getLogger('tributary')
 _world = {}  # the engine of the group of all processes, under the name 'engine'
 
 
@@ -436,12 +427,13 @@ def create(opts, _backend_options=None):
     futures.has_order()  # marks the main thread before its first backward pass, which PyTorch's threads may run
     store, rank, size = opts.store, opts.group_rank, opts.group_size
     ranks = list(opts.global_ranks_in_group) or list(range(size))
-    timeout_ns = _nanoseconds(opts.timeout) or 300 * 10**9
-    is_world = not opts.global_ranks_in_group  # it lists the ranks of any other group
+    timeout_ns = nanoseconds(opts.timeout) or 300 * 10**9
+    # The ranks of other groups are listed, but for a further world that a program makes beside the first.
+    is_world = not opts.global_ranks_in_group and not dist.is_initialized()
     world = _world.get('engine')
     if is_world and world is not None:
         world.close()  # an init_process_group() that failed later than here has left it
-    elif world is not None and world.is_open():
+    elif opts.global_ranks_in_group and world is not None and world.is_open():
         return ProcessGroup(world.group('c10d.%s' % opts.group_id, ranks), rank, ranks, timeout_ns)
     if job.is_continue(os.environ.get('TRIB_SURVIVE')):
         raise UnsupportedError(
@@ -462,7 +454,11 @@ def create(opts, _backend_options=None):
             op_timeout_ns=timeout_ns,
             **device.choose_at(place),
         )
-        engine.wait_ready()
+        try:
+            engine.wait_ready()
+        except BaseException:
+            engine.close()
+            raise
     finally:  # all have read it, as all have told their places
         if rank == 0:
             store.delete_key('tributary')  # a group that is made later has an id of its own

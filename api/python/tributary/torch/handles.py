@@ -26,7 +26,9 @@ class Handle:
 
     def __init__(self, operations, finish=None, device=None):
         self.operations, self.name, self._finish = operations, None, finish
-        self.device = device or next((place for _, place in operations if place is not None), None)
+        for _, place in operations:
+            device = device or place
+        self.device = device
         self._result, self._is_finished = None, False
         self._streams = ()  # by device: the stream that has waited for the operations, and has made the result
         self._lock = threading.RLock()  # a future's callback may wait while the caller does
@@ -65,8 +67,9 @@ class Handle:
 
     def _make_result(self):
         self._result = self._finish() if self._finish is not None else self.operations[0][0].wait()
-        devices = {place for _, place in self.operations} | {self.device}
-        self._streams = tuple((device, torch.cuda.current_stream(device)) for device in devices if device is not None)
+        if self.device is not None:
+            devices = {place for _, place in self.operations if place is not None} | {self.device}
+            self._streams = tuple((device, torch.cuda.current_stream(device)) for device in devices)
         # What a stream waited for may still fail, and others are over.
         self.operations = tuple(pair for pair in self.operations if pair[1] is not None)
         self._is_finished, self._finish = True, None
@@ -77,7 +80,9 @@ class Handle:
 def raise_unseen(handle=None):
     """Raises the error of an operation that a stream waited for, if one failed, and is none of the handle's. Those of a
     job that this process has left were told when it left, and the next job has nothing to do with them."""
-    own = [operation for operation, _ in handle.operations] if handle is not None and _unseen else ()
+    if not _unseen:
+        return
+    own = [operation for operation, _ in handle.operations] if handle is not None else ()
     for operation in list(_unseen):
         is_taken = operation.done() and operation not in own and _unseen.pop(operation, 'by another thread') is None
         if is_taken and operation.is_current():

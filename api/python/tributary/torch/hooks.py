@@ -21,4 +21,4 @@ def allreduce_hook(state, bucket):
         'bucket.%d.%d' % (bucket.index(), buffer.numel()),
         priority=bucket.index(),
     )
-    return futures.future_of(handle, lambda _unused: handle.wait(), futures.next_line(engine))
+    return futures.future_of(handle, lambda _unused: handle.wait(), futures.next_line(engine), is_in_place=True)

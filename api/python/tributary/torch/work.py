@@ -29,8 +29,8 @@ class Work(dist._Work if hasattr(dist, '_Work') else dist.Work):
                 operation.wait(max(deadline - time.monotonic(), 0))
             self._handle.take()
         except TimeoutError as problem:
-            self._exception = TributaryError(str(problem), _abi.TRIB_TIMEOUT)
-            raise self._exception from problem
+            # The operation goes on, so that this error is none of its own.
+            raise TributaryError(str(problem), _abi.TRIB_TIMEOUT) from problem
         except RuntimeError as problem:
             self._exception = problem
             raise
