@@ -43,7 +43,9 @@ def environment(*path, **more):
 def run(command, env, statuses=(0,)):
     """Runs a command and returns its output; its exit status must be one of those."""
     result = subprocess.run(command, env=env, timeout=TIMEOUT, **PIPES)
-    assert result.returncode in statuses, (result.returncode, result.stdout[-2500:])
+    # PyTorch marks the lines of a rank's exception, after which torchrun tells a lot about itself.
+    marked = [line for line in result.stdout.splitlines() if line.startswith('[rank')]
+    assert result.returncode in statuses, (result.returncode, '\n'.join(marked)[-2500:] or result.stdout[-2500:])
     return result.stdout
 
 
