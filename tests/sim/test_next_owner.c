@@ -39,6 +39,28 @@ static bool all_done(sim_job *job, void *argument)
     return done;
 }
 
+static int32_t *input_of(uint32_t rank)
+{
+    int32_t *values = malloc(COUNT * sizeof *values);
+    for (uint32_t i = 0; i < COUNT; i++) {
+        values[i] = (int32_t)(i * (rank + 1));
+    }
+    return values;
+}
+
+static void end_with_sums(sim_job *job, exchange *ops)
+{
+    for (uint32_t rank = 0; rank < WORKERS; rank++) {
+        assert_int_equal(ops[rank].status, TRIB_OK);
+        for (uint32_t i = 0; i < COUNT; i++) {
+            assert_int_equal(ops[rank].buffer[i], i * 6);
+        }
+        free(ops[rank].buffer);
+    }
+    assert_true(sim_job_close(job, 60 * SECOND));
+    sim_job_free(job);
+}
+
 /* Returns true if a sum was being given to the second one that dies. Chunks go one by one, so the copy has not left
  * when it dies. */
 static bool next_owner_dies(uint64_t seed)
@@ -56,10 +78,7 @@ static bool next_owner_dies(uint64_t seed)
     sim_job *job = sim_bed_open(&config);
     exchange ops[WORKERS] = {{.buffer = NULL}};
     for (uint32_t rank = 0; rank < WORKERS; rank++) {
-        ops[rank].buffer = malloc(COUNT * sizeof(int32_t));
-        for (uint32_t i = 0; i < COUNT; i++) {
-            ops[rank].buffer[i] = (int32_t)(i * (rank + 1));
-        }
+        ops[rank].buffer = input_of(rank);
         sim_bed_begin(job, rank, "a", COUNT, &ops[rank], 0, NULL);
     }
     given_to = 0;
@@ -73,15 +92,7 @@ static bool next_owner_dies(uint64_t seed)
     if (!sim_job_run(job, began_ns + 100 * SECOND, all_done, ops)) {
         fail_msg("seed %llu: an operation hangs", (unsigned long long)seed);
     }
-    for (uint32_t rank = 0; rank < WORKERS; rank++) {
-        assert_int_equal(ops[rank].status, TRIB_OK);
-        for (uint32_t i = 0; i < COUNT; i++) {
-            assert_int_equal(ops[rank].buffer[i], i * 6);
-        }
-        free(ops[rank].buffer);
-    }
-    assert_true(sim_job_close(job, 60 * SECOND));
-    sim_job_free(job);
+    end_with_sums(job, ops);
     return counts;
 }
 
@@ -146,22 +157,11 @@ static void create_after_loss(trib_survive survive, bool is_drained)
     }
     assert_true(sim_job_run(job, trib_sim_now(job->sim) + 5 * SECOND, have_heard, NULL));
     for (uint32_t rank = 0; rank < WORKERS; rank++) {
-        ops[rank].buffer = malloc(COUNT * sizeof(int32_t));
-        for (uint32_t i = 0; i < COUNT; i++) {
-            ops[rank].buffer[i] = (int32_t)(i * (rank + 1));
-        }
+        ops[rank].buffer = input_of(rank);
         begin_in_group(job, rank, &ops[rank]);
     }
     assert_true(sim_job_run(job, trib_sim_now(job->sim) + 5 * SECOND, all_done, ops));
-    for (uint32_t rank = 0; rank < WORKERS; rank++) {
-        assert_int_equal(ops[rank].status, TRIB_OK);
-        for (uint32_t i = 0; i < COUNT; i++) {
-            assert_int_equal(ops[rank].buffer[i], i * 6);
-        }
-        free(ops[rank].buffer);
-    }
-    assert_true(sim_job_close(job, 60 * SECOND));
-    sim_job_free(job);
+    end_with_sums(job, ops);
 }
 
 static void a_group_is_created_after_a_loss(void **state)
