@@ -54,7 +54,8 @@ _NO_FAILURES = (HostsUpdatedInterrupt, JobLostError, GeneratorExit, StopIteratio
 
 
 def is_failing(is_exit=False):
-    """Returns whether the program ends by an exception, as far as the caller handles one."""
+    """Returns whether the caller handles an exception by which the program ends. is_exit: the interpreter exits, and
+    may have printed it already."""
     kind, problem, _ = sys.exc_info()
     if kind is None and is_exit and not hasattr(sys, 'ps1'):  # an interactive session keeps errors of long ago
         kind = getattr(sys, 'last_type', None)

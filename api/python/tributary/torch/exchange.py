@@ -262,7 +262,7 @@ def all_gather(engine, source, row=1, name=None):
 
 def _of_unknown_length(engine, tensor, function, bits, near, value, device):
     """Submits an operation whose output the engine takes memory for, on the host, and returns its handle. device: where
-    the output goes, on the stream of who asks for it."""
+    the output goes, on the stream of the thread that asks for it."""
     operation = tensor.submit(
         function,
         bits.data_ptr(),
