@@ -441,6 +441,7 @@ if __name__ == '__main__':
     for case in (
         collectives,
         c10d_group_cases.factors,
+        c10d_group_cases.complex_numbers,
         groups,
         data_parallel,
         sparse,

@@ -1,5 +1,5 @@
-"""Cases of the torch.distributed backend about reductions with factors and about groups that cannot be made, part of
-c10d_cases.py."""
+"""Cases of the torch.distributed backend about reductions with factors and of complex numbers, and about groups that
+cannot be made, part of c10d_cases.py."""
 
 import torch
 import torch.distributed as dist
@@ -44,6 +44,32 @@ def _divided(size):
     model.set_gradient_divide_factor(4.0)
     model(torch.ones(1, 4)).sum().backward()
     assert torch.equal(model.weight.grad.full_tensor(), torch.full((3, 4), size / 4))
+
+
+def complex_numbers(rank, size):
+    """PyTorch leaves it to a backend to reduce their parts, but for all_reduce()."""
+    values = [torch.complex(torch.arange(2.0 * size) * (r + 1), torch.full((2 * size,), float(r))) for r in range(size)]
+    mine, shares = slice(2 * rank, 2 * rank + 2), list(values[rank].clone().split(2))
+    for dtype in torch.complex64, torch.complex128:
+        own, total = values[rank].to(dtype, copy=True), sum(values).to(dtype)
+        for source, expected in (own, total), (own.conj(), total.conj()):
+            whole, part = source.clone(), torch.empty(2, dtype=dtype)
+            dist.reduce(whole, 0)
+            dist.reduce_scatter_tensor(part, source)
+            assert torch.equal(part, expected[mine]) and (rank > 0 or torch.equal(whole, expected)), (part, whole)
+        dist.group.WORLD.allreduce(own).wait()
+        assert torch.equal(own, total), own
+    dist.reduce_scatter(shares[rank], shares, dist.ReduceOp.AVG)
+    assert torch.allclose(shares[rank], sum(values)[mine] / size), shares
+    scaled = values[rank].clone()
+    dist.all_reduce(scaled, dist._make_nccl_premul_sum(0.5))
+    assert torch.equal(scaled, sum(values) / 2), scaled
+    try:
+        dist.reduce_scatter_tensor(torch.empty(2, dtype=torch.complex64), values[rank], dist.ReduceOp.PRODUCT)
+    except ValueError as problem:
+        assert 'complex64' in str(problem), problem
+    else:
+        raise AssertionError('a product of complex numbers was not refused')
 
 
 def attempts():

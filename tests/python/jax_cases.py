@@ -37,6 +37,38 @@ def transformed(rank, size):
     assert equal(mapped, total((4, 3)))
 
 
+def complex_numbers(rank, size):
+    def of_rank(r, shape):
+        return np.asarray(numbers(r, shape) + 1j * numbers(r + size, shape), np.complex64)
+
+    shape = 2 * size, 3
+    every = np.stack([of_rank(r, shape) for r in range(size)])
+    part = slice(2 * rank, 2 * rank + 2)
+
+    def moved(x):
+        return trib.allreduce(x, trib.Sum), trib.broadcast(x), trib.allgather(x), trib.alltoall(x)
+
+    for function in (moved, jax.jit(moved), jax.jit(jax.vmap(moved, in_axes=1, out_axes=1))):
+        got = function(of_rank(rank, shape))
+        expected = every.sum(0), every[0], every.reshape(-1, 3), every[:, part].reshape(shape)
+        assert all(equal(*pair) for pair in zip(got, expected)), function
+    for scattered in (lambda x: trib.reducescatter(x, trib.Sum), jax.jit(lambda x: trib.reducescatter(x, trib.Sum))):
+        assert equal(scattered(of_rank(rank, shape)), every.sum(0)[part])
+    assert equal(trib.allreduce(of_rank(rank, ()), trib.Sum), sum(of_rank(r, ()) for r in range(size)))
+
+    def loss(x):
+        summed = trib.allreduce(x, trib.Sum)
+        return (summed * summed.conj()).real.sum()
+
+    gradient = jax.grad(loss)(of_rank(rank, shape))
+    assert equal(gradient, 2 * size * every.sum(0).conj()), gradient  # JAX gives the conjugate
+    python_bed.refused(
+        tributary.ArgumentError,
+        (lambda: trib.allreduce(of_rank(rank, shape), trib.Max), 'complex64 can be summed'),
+        (lambda: trib.allgather(of_rank(rank, ())), 'without dimensions'),
+    )
+
+
 def gathers(rank, size):
     mine = of(rank, (rank + 1, 3), jnp.bfloat16)
     whole = np.concatenate([numbers(r, (r + 1, 3), jnp.bfloat16) for r in range(size)])
@@ -219,7 +251,7 @@ def errors(rank, size):
     python_bed.refused(
         tributary.ArgumentError,
         *python_bed.wrong_arguments(trib, jnp.ones(3)),
-        (lambda: trib.allreduce(jnp.ones(3, jnp.complex64)), 'complex64'),
+        (lambda: trib.allreduce(jnp.ones(3, jnp.int4)), 'int4'),
         (lambda: trib.allreduce(jnp.ones(3), compression='fp16'), "and is 'fp16'"),
         (lambda: trib.allreduce_gradients('Mean'), "op='Mean'"),
         (lambda: trib.DistributedOptimizer(None), 'of optax'),
@@ -300,6 +332,7 @@ if __name__ == '__main__':
     for case in (
         reductions,
         transformed,
+        complex_numbers,
         gathers,
         gathers_in_programs,
         derivatives,

@@ -19,17 +19,18 @@ from ..reductions import Average
 from ..rows import begin_gather, begin_scatter
 from ..shares import lengths_of, share_of, summing
 from .program import EXCHANGE, GATHER, SCATTER, bind
-from .tensors import checked_name, type_of
+from .tensors import checked_name, joined, parted, type_of
 
 
-def _row_count(array, name):
-    """Returns how many rows an array has, and refuses what has none that can be sent."""
+def _rows(array, name):
+    """Returns an array as parted() does, and how many rows it has. What has none that can be sent is refused."""
     encoded(name)  # refuses what is no name
     shape = np.shape(array)
     if not shape:
         raise ArgumentError('%s: an array without dimensions has no rows' % name)
+    array, is_complex = parted(array, name)
     type_of(array.dtype if isinstance(array, jax.core.Tracer) else np.asarray(array).dtype, name)
-    return shape[0]
+    return array, is_complex, shape[0]
 
 
 def _in_program(array, kind, text, name, process_set, rows, op=None):
@@ -43,10 +44,12 @@ def allgather(array: Any, name: str | None = None, process_set: ProcessSet | Non
     """Returns the arrays of a set's workers, one behind the other along the first dimension. Outside of compiled
     programs they may differ in length."""
     process_set = resolve(process_set)
-    engine, rows = process_set.engine(), _row_count(array, name or 'allgather')
+    engine, (array, is_complex, rows) = process_set.engine(), _rows(array, name or 'allgather')
     if isinstance(array, jax.core.Tracer):
-        return _in_program(array, GATHER, 'allgather', name, process_set, rows * process_set.size())
-    return jnp.asarray(begin_gather(engine, name or 'allgather', np.array(array, order='C'))()[0])
+        whole = _in_program(array, GATHER, 'allgather', name, process_set, rows * process_set.size())
+    else:
+        whole = jnp.asarray(begin_gather(engine, name or 'allgather', np.array(array, order='C'))()[0])
+    return joined(whole, is_complex)
 
 
 def alltoall(
@@ -59,7 +62,7 @@ def alltoall(
     then the result is a pair of the output and the rows received. None: equal parts. A compiled program takes no
     splits."""
     process_set, text = resolve(process_set), name or 'alltoall'
-    engine, size, rows = process_set.engine(), process_set.size(), _row_count(array, text)
+    engine, size, (array, is_complex, rows) = process_set.engine(), process_set.size(), _rows(array, text)
     if isinstance(array, jax.core.Tracer) or isinstance(splits, jax.core.Tracer):
         if splits is not None:
             raise UnsupportedError(
@@ -67,10 +70,11 @@ def alltoall(
                 'of jit, grad and vmap, or leave splits out' % text
             )
         lengths_of(text, rows, size)
-        return _in_program(array, EXCHANGE, 'alltoall', name, process_set, rows)
+        return joined(_in_program(array, EXCHANGE, 'alltoall', name, process_set, rows), is_complex)
     lengths = lengths_of(text, rows, size, splits)
     output, received = begin_gather(engine, text, np.array(array, order='C'), lengths)()
-    return jnp.asarray(output) if splits is None else (jnp.asarray(output), jnp.asarray(received, jnp.int32))
+    output = joined(jnp.asarray(output), is_complex)
+    return output if splits is None else (output, jnp.asarray(received, jnp.int32))
 
 
 def reducescatter(
@@ -81,8 +85,10 @@ def reducescatter(
 ) -> jax.Array:
     """Returns this worker's part of the reduction along the first dimension; the first workers get the rest's rows."""
     process_set, text = resolve(process_set), name or 'reducescatter'
-    engine, op, rows = process_set.engine(), summing(op, text), _row_count(array, text)
+    engine, op, (array, is_complex, rows) = process_set.engine(), summing(op, text), _rows(array, text)
     if isinstance(array, jax.core.Tracer):
         rows = share_of(rows, process_set.rank(), process_set.size())
-        return _in_program(array, SCATTER, 'reducescatter', name, process_set, rows, op)
-    return jnp.asarray(begin_scatter(engine, text, np.array(array, order='C'), op)())
+        share = _in_program(array, SCATTER, 'reducescatter', name, process_set, rows, op)
+    else:
+        share = jnp.asarray(begin_scatter(engine, text, np.array(array, order='C'), op)())
+    return joined(share, is_complex)

@@ -16,7 +16,7 @@ from .._library import lib
 from ..process_sets import ProcessSet, global_process_set, resolve
 from ..reductions import REDUCTIONS, Average, Sum, reduction_of
 from .program import BROADCAST, PUSH_PULL, bind
-from .tensors import check, checked_name, type_of
+from .tensors import check, checked_name, joined, parted, type_of
 
 init, shutdown = job.init, job.shutdown
 
@@ -34,13 +34,16 @@ def _apply(tree, name, kind, op, root, prefix, process_set, compression=None):
     leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
     results = []
     for index, (path, leaf) in enumerate(leaves):
-        leaf, full = jnp.asarray(leaf), name + jax.tree_util.keystr(path)
+        full = name + jax.tree_util.keystr(path)
+        leaf, is_complex = parted(jnp.asarray(leaf), full, op)
         dtype, codec = type_of(leaf.dtype, full), codecs.codec_of(compression, leaf.size * leaf.dtype.itemsize)
         if not isinstance(leaf, jax.core.Tracer) and next(iter(leaf.devices())).platform == 'cpu':
-            results.append(_begin(engine, full, leaf, dtype, kind, op, root, -index, codec))
+            begun = _begin(engine, full, leaf, dtype, kind, op, root, -index, codec)
         else:
-            results.append(bind(leaf, kind, full, set_id, op, root, -index, codec))
-    return jax.tree_util.tree_unflatten(structure, [result() if callable(result) else result for result in results])
+            begun = bind(leaf, kind, full, set_id, op, root, -index, codec)
+        results.append((begun, is_complex))
+    ended = [joined(begun() if callable(begun) else begun, is_complex) for begun, is_complex in results]
+    return jax.tree_util.tree_unflatten(structure, ended)
 
 
 def _begin(engine, name, leaf, dtype, kind, op, root, priority, codec):

@@ -10,11 +10,13 @@ import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from .. import _abi, job, process_sets
 from .._library import beside, encoded
 from ..buffers import DTYPES
 from ..errors import ArgumentError, TributaryError
+from ..reductions import Average, Sum
 
 native = ctypes.CDLL(beside('libtributary-jax.so'))
 native.trib_jax_add.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_bool]
@@ -98,6 +100,21 @@ def type_of(dtype, name):
     if str(dtype) not in DTYPES:
         raise ArgumentError('%s: elements of %s cannot be sent' % (name, dtype))
     return DTYPES[str(dtype)]
+
+
+def parted(array, name, op=None):
+    """Returns an array and False, or a complex one's real and imaginary parts, in a last dimension, and True. Parts can
+    be moved, and reduced where that is linear."""
+    if not jnp.iscomplexobj(array):
+        return array, False
+    if op not in (None, Average, Sum):
+        raise ArgumentError('%s: elements of %s can be summed and averaged, and op=%s' % (name, array.dtype, op))
+    return jnp.stack([jnp.real(array), jnp.imag(array)], -1), True
+
+
+def joined(array, is_complex):
+    """Returns what parted() has taken apart."""
+    return jax.lax.complex(array[..., 0], array[..., 1]) if is_complex else array
 
 
 def _declare(what):

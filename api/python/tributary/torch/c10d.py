@@ -62,6 +62,12 @@ def _reduction(opts):
     raise UnsupportedError('tributary: %s is not supported' % op)
 
 
+def _parts(tensor, reduce):
+    """Returns the real and imaginary parts of a complex tensor, whose sums are its own; others as they are."""
+    is_linear = reduce in (_abi.TRIB_SUM, _abi.TRIB_AVG)
+    return torch.view_as_real(tensor) if tensor.is_complex() and is_linear else tensor
+
+
 def _multiplied(tensor, factor):
     return tensor if factor is None else scaled(tensor, factor)
 
@@ -182,9 +188,12 @@ class ProcessGroup(dist.ProcessGroup):
         (reduce, factor), engine = _reduction(opts), self._timed(opts)
         if any(tensor.layout == torch.sparse_coo for tensor in tensors):
             return self._sum_sparse(engine, tensors, reduce, factor)
-        return self._in_place(
-            tensors, lambda tensor: exchange.all_reduce(engine, _multiplied(tensor, factor), tensor, reduce)
-        )
+
+        def begin(tensor):
+            parts = _parts(tensor, reduce)
+            return exchange.all_reduce(engine, _multiplied(parts, factor), parts, reduce)
+
+        return self._in_place(tensors, begin)
 
     def allreduce_coalesced(self, tensors, opts=None):
         return self.allreduce(tensors, opts or dist.AllreduceOptions())
@@ -210,10 +219,12 @@ class ProcessGroup(dist.ProcessGroup):
     @with_short_forms
     def reduce(self, tensors, opts):
         (reduce, factor), engine = _reduction(opts), self._timed(opts)
-        sources = [_multiplied(contiguous(tensor, 'tensor'), factor) for tensor in tensors]
+        sources = [contiguous(tensor, 'tensor') for tensor in tensors]
         scratch = [torch.empty_like(source) for source in sources]
         handles = [
-            exchange.reduce_to(engine, source, landing, opts.rootRank, reduce)
+            exchange.reduce_to(
+                engine, _multiplied(_parts(source, reduce), factor), _parts(landing, reduce), opts.rootRank, reduce
+            )
             for source, landing in zip(sources, scratch)
         ]
 
@@ -307,7 +318,8 @@ class ProcessGroup(dist.ProcessGroup):
             output.detach() if is_plain(output) else torch.empty(output.shape, dtype=output.dtype, device=output.device)
         )
         reduce, factor = _reduction(opts)
-        handle = exchange.reduce_scatter(self._timed(opts), landing, _multiplied(source, factor), reduce)
+        source = _multiplied(_parts(source, reduce), factor)
+        handle = exchange.reduce_scatter(self._timed(opts), _parts(landing, reduce), source, reduce)
         return (
             handle
             if landing.data_ptr() == output.data_ptr()
