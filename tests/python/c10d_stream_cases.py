@@ -395,7 +395,8 @@ def gpus_are_chosen(rank, size):
 
     def chosen(place, count, **environment):
         """Returns settings, the GPU, and what the library finds in the environment."""
-        taken, others = [], {name: value for name, value in os.environ.items() if not name.startswith('TRIB_DEVICE')}
+        foreign, taken = ('TRIB_DEVICE', 'CUDA_'), []
+        others = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
         with (
             unittest.mock.patch.dict('os.environ', dict(others, **environment), clear=True),
             unittest.mock.patch.object(device, '_is_usable', lambda: True),
