@@ -120,6 +120,10 @@ CASES = [
     ('pytorch', 1, 2, 0, ''),
     ('pytorch', 2, 2, 1, ''),
     ('pytorch', 1, 4, 0, ''),
+    ('c10d', 2, 1, 0, ''),
+    ('c10d', 2, 1, 0, 'one_queue'),
+    ('c10d', 1, 2, 0, 'streams'),
+    ('c10d', 1, 4, 0, 'streams'),
     ('sums', 1, 3, 0, ''),
     ('sums', 2, 3, 1, ''),
     ('sums', 3, 2, 1, ''),
@@ -135,8 +139,10 @@ CASES = [
     ('threads', 1, 8, 0, ''),
     ('killed', 1, 8, 0, '5'),
 ]
-PYTORCH = {'pytorch': 'torch_steps.py', 'steps': 'torch_speed.py'}  # scenarios that are Python scripts
-LIMIT_S = 150
+# Scenarios that are Python scripts. Those of the bindings' tests are in another folder, but for a tarball.
+PYTORCH = {'pytorch': 'torch_steps.py', 'steps': 'torch_speed.py', 'c10d': 'c10d_cases.py'}
+SCRIPTS = HERE, os.path.join(HERE, '..', 'python')
+LIMIT_S = 240
 # The Python package is in another place in a tarball than in the source tree.
 PACKAGE = next((path for path in (HERE + '/../python', HERE + '/../../api/python') if os.path.exists(path)), None)
 
@@ -172,7 +178,7 @@ class Job:
         if servers > 0:
             base['GPU_SERVER'] = str(self.processes[0][1].pid)
         worker = (
-            [sys.executable, HERE + '/' + PYTORCH[scenario]]
+            [sys.executable, script_of(scenario)]
             if scenario in PYTORCH
             else [os.path.join(build, 'tests', 'gpu_worker'), 'sums' if scenario == 'threads' else scenario, argument]
         )
@@ -187,7 +193,10 @@ class Job:
             )
         if argument == 'ddp':
             base['GPU_DDP'] = '1'
-        if argument == 'ddp' or scenario == 'steps':
+        if scenario == 'c10d':  # it makes several engines, each with an address of its own
+            del base['TRIB_COORDINATOR']
+            worker += ['streams'] if argument else []
+        if argument == 'ddp' or scenario in ('steps', 'c10d'):
             base.update(
                 MASTER_ADDR=hosts.address(0) if hosts else '127.0.0.1',
                 MASTER_PORT=str(free_port()),
@@ -249,6 +258,12 @@ class Job:
         return statuses, output
 
 
+def script_of(scenario):
+    return next(
+        path for path in (os.path.join(folder, PYTORCH[scenario]) for folder in SCRIPTS) if os.path.exists(path)
+    )
+
+
 def cluster_of(case, rate):
     """Makes hosts for a case, for as long as it runs; None without a rate."""
     if rate is None:
@@ -285,7 +300,7 @@ def run_case(build, case, gpus, rate, seed, verbose):
     if local_size > gpus:
         print('skip %s: %d GPUs are needed, there %s %d' % (name, local_size, 'is' if gpus == 1 else 'are', gpus))
         return True
-    if scenario == 'pytorch' and not has_pytorch():
+    if scenario in PYTORCH and not has_pytorch():
         print('skip %s: there is no PyTorch that uses GPUs' % name)
         return True
     began = time.monotonic()

@@ -1,9 +1,10 @@
 """Cases of the torch.distributed backend, started by torchrun: each process compares with what it computes by
-itself."""
+itself. The GPU tests start it, too, with tensors on GPUs: `streams` runs only the cases about these."""
 
 import functools
 import os
 import shutil
+import sys
 import tempfile
 import threading
 import types
@@ -12,9 +13,11 @@ import unittest.mock
 import c10d_contract_cases
 import c10d_group_cases
 import c10d_name_cases
+import c10d_stream_cases
 import torch
 import torch.distributed as dist
 import tributary.torch.c10d
+from c10d_bed import DEVICE, drawn
 from torch.multiprocessing.reductions import StorageWeakRef
 from tributary import MismatchError, TributaryError
 
@@ -88,7 +91,7 @@ def data_parallel(rank, size):
         return torch.cat([parameter.detach().flatten() for parameter in parallel.parameters()])
 
     def batch(step, of):
-        return torch.randn(8, 16, generator=torch.Generator().manual_seed(100 * step + of))
+        return drawn(100 * step + of, 8, 16)
 
     def model():
         torch.manual_seed(0)
@@ -140,7 +143,7 @@ def sharded(rank, size):
     from torch.distributed.fsdp import fully_shard
 
     def batch(of):
-        return torch.randn(4, 8, generator=torch.Generator().manual_seed(of))
+        return drawn(of, 4, 8)
 
     def model(seed):
         torch.manual_seed(seed)
@@ -436,41 +439,59 @@ def refusals(rank, size):
         raise AssertionError('it was not refused')
 
 
-if __name__ == '__main__':
+def _main():
     dist.init_process_group('tributary')
-    for case in (
-        collectives,
-        c10d_group_cases.factors,
-        c10d_group_cases.complex_numbers,
-        groups,
-        data_parallel,
-        sparse,
-        sharded,
-        names,
-        places,
-        deadlines,
-        futures,
-        memory_replaced,
-        polled,
-        polled_on_a_gpu,
-        callbacks,
-        disagreements,
-        refusals,
-        c10d_name_cases.threads_gather_beside_the_main_one,
-        c10d_name_cases.threads_leave_callbacks_their_names,
-        c10d_name_cases.threads_have_backward_passes_of_their_own,
-        c10d_name_cases.many_sizes,
-        c10d_name_cases.no_sum_is_of_different_calls,
-        *c10d_contract_cases.CASES,
-    ):
+    on_host, on_gpus = (HOST_CASES, ON_GPUS) if sys.argv[1:] != ['streams'] else ([], c10d_stream_cases.ON_GPUS)
+    if DEVICE == 'cuda':
+        torch.set_default_device('cuda')
+    for case in [*on_gpus, *(on_host if DEVICE == 'cpu' else ())]:
         case(dist.get_rank(), dist.get_world_size())
         print('rank %d: %s is right' % (dist.get_rank(), case.__name__), flush=True)
     end(dist.group.WORLD, dist.get_world_size())
     dist.destroy_process_group()
     # A second group in the same store has an engine of its own. It may be bound to a device.
-    dist.init_process_group('tributary', device_id=torch.device('cpu', 0))
+    dist.init_process_group('tributary', device_id=torch.device(DEVICE, 0))
     again = torch.ones(3)
     dist.all_reduce(again)
     assert again.tolist() == [dist.get_world_size()] * 3
+    if DEVICE == 'cuda':
+        dist.destroy_process_group()
+        return
     c10d_contract_cases.end_without_a_result(dist.get_rank(), dist.get_world_size())
     c10d_group_cases.attempts()
+
+
+ON_GPUS = [
+    collectives,
+    c10d_group_cases.factors,
+    c10d_group_cases.complex_numbers,
+    groups,
+    data_parallel,
+    sparse,
+    sharded,
+    futures,
+    memory_replaced,
+    polled,
+    callbacks,
+    refusals,
+    c10d_name_cases.threads_gather_beside_the_main_one,
+    c10d_name_cases.threads_leave_callbacks_their_names,
+    c10d_name_cases.threads_have_backward_passes_of_their_own,
+    *c10d_contract_cases.ON_GPUS,
+    *c10d_stream_cases.ON_GPUS,
+]
+# Those with fakes of GPUs, and those whose wait() raises the error of its own operation: on a GPU a stream waits.
+HOST_CASES = [
+    names,
+    places,
+    deadlines,
+    polled_on_a_gpu,
+    disagreements,
+    c10d_name_cases.many_sizes,
+    c10d_name_cases.no_sum_is_of_different_calls,
+    *c10d_contract_cases.HOST_CASES,
+    *c10d_stream_cases.HOST_CASES,
+]
+
+if __name__ == '__main__':
+    _main()

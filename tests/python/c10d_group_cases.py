@@ -4,6 +4,7 @@ cannot be made, part of c10d_cases.py."""
 import torch
 import torch.distributed as dist
 import tributary.torch.c10d
+from c10d_bed import DEVICE
 from torch.distributed.device_mesh import init_device_mesh
 
 
@@ -40,7 +41,7 @@ def _divided(size):
         return
     model = torch.nn.Linear(4, 3, bias=False)
     torch.nn.init.ones_(model.weight)
-    fully_shard(model, mesh=init_device_mesh('cpu', (size,)))
+    fully_shard(model, mesh=init_device_mesh(DEVICE, (size,)))
     model.set_gradient_divide_factor(4.0)
     model(torch.ones(1, 4)).sum().backward()
     assert torch.equal(model.weight.grad.full_tensor(), torch.full((3, 4), size / 4))

@@ -8,6 +8,7 @@ import unittest.mock
 import torch
 import torch.distributed as dist
 import tributary.torch.c10d
+from c10d_bed import DEVICE
 from tributary import TributaryError
 
 
@@ -102,7 +103,7 @@ class _Sum(torch.autograd.Function):
 
 
 def _back(deep, begin):
-    _Sum.apply(torch.ones(3, requires_grad=True), deep, begin).sum().backward()
+    _Sum.apply(torch.ones(3, requires_grad=True, device=DEVICE), deep, begin).sum().backward()
 
 
 def threads_have_backward_passes_of_their_own(rank, size):

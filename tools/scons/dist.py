@@ -114,7 +114,7 @@ def fill(build, root, version):
     if os.path.exists(build + '/tests/gpu_worker'):
         put(build + '/tests/gpu_worker', root + '/tests/gpu_worker', True)
         put('tests/gpu/test_gpu.py', root + '/tests/test_gpu.py', False)
-        for script in glob.glob('tests/gpu/torch_*.py'):
+        for script in glob.glob('tests/gpu/torch_*.py') + glob.glob('tests/python/c10d_*.py'):
             put(script, os.path.join(root, 'tests', os.path.basename(script)), False)
         put('tools/cluster/cluster.py', root + '/tests/cluster.py', False)
         put('tests/ports.py', root + '/tests/ports.py', False)

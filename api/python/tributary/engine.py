@@ -54,6 +54,7 @@ class Engine:
 
     name = ''  # a Group has one
     timeout_ns = 0  # of what bindings submit; 0: the job's
+    gpu = None  # the index of its device, where a binding knows it
 
     def __init__(self, comm: Any = None, unique_id: bytes | None = None, **settings: Any):
         # Strings in config point into the environment. Nothing may change it before create has copied them.

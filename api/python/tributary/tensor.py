@@ -150,6 +150,7 @@ class Group:
     it; ranks are places in the group."""
 
     timeout_ns = 0  # of what bindings submit in it; 0: the job's
+    gpu = property(lambda self: self.engine.gpu)
 
     def __init__(self, engine, handle, name):
         self.engine, self._group, self.name = engine, handle.value, name

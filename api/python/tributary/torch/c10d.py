@@ -387,6 +387,8 @@ class ProcessGroup(dist.ProcessGroup):
 
     @with_short_forms
     def barrier(self, opts=None):
+        if torch.cuda.is_initialized():  # as with NCCL, what the stream had to do before is done on all workers
+            torch.cuda.current_stream().synchronize()
         flag = torch.zeros(1, dtype=torch.uint8, device='cpu')
         return self._work(exchange.all_reduce(self._timed(opts), flag, flag, _abi.TRIB_MAX, kind='barrier'), None)
 
@@ -466,6 +468,7 @@ def create(opts, _backend_options=None):
             op_timeout_ns=timeout_ns,
             **device.choose_at(place),
         )
+        device.note_gpu(engine)
         try:
             engine.wait_ready()
         except BaseException:

@@ -20,7 +20,7 @@ class Timed:
     def __init__(self, group, timeout_ns):
         self.timeout_ns = timeout_ns
         # A call reads some of them several times, and __getattr__() would take twenty times as long.
-        for name in 'name', 'rank', 'size', 'has_device', 'turns', 'known', 'declare', 'declare_once':
+        for name in 'name', 'rank', 'size', 'has_device', 'gpu', 'turns', 'known', 'declare', 'declare_once':
             setattr(self, name, getattr(group, name))
 
 

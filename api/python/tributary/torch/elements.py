@@ -90,6 +90,14 @@ def used_here(made):
     return made
 
 
-def stream_of(tensor):
-    """Returns the CUDA stream that fills a tensor, None for a tensor in host memory."""
-    return torch.cuda.current_stream(tensor.device).cuda_stream if tensor.is_cuda else None
+def stream_of(tensor, gpu=None):
+    """Returns the CUDA stream that fills a tensor, None for a tensor in host memory. gpu: the index of the engine's: on
+    another one it would wait for a stream of its own, as the default streams of all have one number."""
+    if not tensor.is_cuda:
+        return None
+    if gpu not in (None, tensor.device.index):
+        raise ArgumentError(
+            'a tensor on %s, and this process joined the job with cuda:%d: move the tensor there, or call '
+            'torch.cuda.set_device() before joining' % (tensor.device, gpu)
+        )
+    return torch.cuda.current_stream(tensor.device).cuda_stream

@@ -152,7 +152,7 @@ def all_reduce(
         landing.data_ptr(),
         (source, landing),
         reduce=reduce,
-        stream=stream_of(source),
+        stream=stream_of(source, engine.gpu),
         priority=priority,
         prescale=prescale,
         postscale=postscale,
@@ -176,7 +176,7 @@ def broadcast(engine, tensor, root, name=None, value=None):
         flat.data_ptr(),
         (tensor, flat),
         root=root,
-        stream=stream_of(tensor),
+        stream=stream_of(tensor, engine.gpu),
         timeout_ns=engine.timeout_ns,
         **options,
     )
@@ -270,7 +270,7 @@ def _of_unknown_length(engine, tensor, function, bits, near, value, device):
         (near, bits),
         value,
         flags=_abi.TRIB_OP_ALLOCATE_OUTPUT,
-        stream=stream_of(bits),
+        stream=stream_of(bits, engine.gpu),
         is_once=True,
         timeout_ns=engine.timeout_ns,
     )
@@ -300,7 +300,7 @@ def all_gather_into(engine, landing, source):
         target.data_ptr(),
         (near, flat, target),
         output_bytes=target.numel() * target.element_size(),
-        stream=stream_of(flat),
+        stream=stream_of(flat, engine.gpu),
         is_once=True,
         timeout_ns=engine.timeout_ns,
     )
@@ -326,7 +326,7 @@ def reduce_scatter(engine, output, source, reduce, row=1, name=None):
         target.data_ptr(),
         (near, target),
         reduce=reduce,
-        stream=stream_of(near),
+        stream=stream_of(near, engine.gpu),
         input_bytes=near.numel() * near.element_size(),  # workers' rows may differ, which only the engine knows
         is_once=True,
         timeout_ns=engine.timeout_ns,
