@@ -10,6 +10,7 @@ import types
 import unittest.mock
 
 import c10d_contract_cases
+import c10d_differ_cases
 import c10d_group_cases
 import c10d_name_cases
 import torch
@@ -460,6 +461,7 @@ if __name__ == '__main__':
         c10d_name_cases.threads_have_backward_passes_of_their_own,
         c10d_name_cases.many_sizes,
         c10d_name_cases.no_sum_is_of_different_calls,
+        *c10d_differ_cases.CASES,
         *c10d_contract_cases.CASES,
     ):
         case(dist.get_rank(), dist.get_world_size())
