@@ -44,7 +44,7 @@ static trib_status check_desc(const trib_tensor_desc *desc, trib_error *error)
     if ((unsigned)desc->layout > TRIB_PAIRS) {
         return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": unknown layout %d", desc->name, (int)desc->layout);
     }
-    if ((desc->flags & ~(TRIB_TENSOR_DEVICE | TRIB_TENSOR_NEW)) != 0) {
+    if ((desc->flags & ~(TRIB_TENSOR_DEVICE | TRIB_TENSOR_NEW | TRIB_TENSOR_NUMBERED)) != 0) {
         return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": unknown flags 0x%x", desc->name, desc->flags);
     }
     const size_t length = strlen(desc->name);
@@ -52,6 +52,12 @@ static trib_status check_desc(const trib_tensor_desc *desc, trib_error *error)
         return trib_error_set(error, TRIB_INVALID,
                               "tensor \"%s\": name_begin %u and name_length %u are more than the name has", desc->name,
                               desc->name_begin, desc->name_length);
+    }
+    if (desc->name_length > 0 && (desc->flags & TRIB_TENSOR_NUMBERED) != 0) {
+        return trib_error_set(error, TRIB_INVALID,
+                              "tensor \"%s\": TRIB_TENSOR_NUMBERED compares operations whatever their names are: give "
+                              "no name_length",
+                              desc->name);
     }
     return check_shape(desc, error);
 }

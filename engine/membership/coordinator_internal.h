@@ -18,10 +18,10 @@
 typedef struct trib_wait {
     bool is_told;
     int64_t told_ns;
-    uint32_t tag, round; /* the worker's own number of the tensor */
-    uint32_t missing;    /* a rank that it waits for, or TRIB_NO_MEMBER */
-    uint32_t use;        /* which operation of the tensor's name it is; 0: the worker cannot tell */
-    uint32_t name_begin, name_length;
+    uint32_t tag, round;              /* the worker's own number of the tensor */
+    uint32_t missing;                 /* a rank that it waits for, or TRIB_NO_MEMBER */
+    uint32_t use;                     /* which operation of the tensor's name it is; 0: the worker cannot tell */
+    uint32_t name_begin, name_length; /* 0 with a use: the program numbers its operations */
     trib_collective collective;
 } trib_wait;
 
@@ -149,6 +149,13 @@ typedef struct trib_registry_entry {
     bool not_now;
 } trib_registry_entry;
 
+/* The numbered operation in which workers were found last to differ (waits.h). */
+typedef struct trib_difference {
+    uint32_t use; /* 0: there is none */
+    const trib_group_entry *group;
+    char text[TRIB_ERROR_TEXT_SIZE];
+} trib_difference;
+
 struct trib_rebalance_state;
 struct trib_codec_chooser;
 
@@ -202,6 +209,7 @@ struct trib_coordinator {
     trib_timer probing;
     struct trib_quorum_call *quorum_calls; /* rounds whose set of contributors is being decided (quorums.h) */
     trib_uneven_inputs_state uneven;
+    trib_difference difference;
     struct trib_rebalance_state *rebalance; /* NULL: shares are fixed */
     struct trib_codec_chooser *chooser;     /* NULL: no tensor has had the codec "auto" */
 };

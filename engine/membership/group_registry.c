@@ -260,6 +260,7 @@ static void free_ended(trib_coordinator *self, trib_group_entry *entry)
         self->groups_numbered--;
         self->uneven.bytes[entry->ranks->id] = 0;
     }
+    self->difference.use = self->difference.group == entry ? 0 : self->difference.use;
     entry_free(entry);
 }
 

@@ -8,6 +8,9 @@
  * A name of the program may stand for several tensors, one for each shape (trib_tensor_desc.name_length). Two workers
  * disagree if the same use of a name is an operation on different ones of these tensors for them. A worker says which
  * use it is only where it knows that, so its word stays true. Both tensors become bad, as where declarations differ.
+ *
+ * All tensors of a group whose operations the program numbers (TRIB_TENSOR_NUMBERED) are as those of one name, which is
+ * empty: the number is the use.
  */
 #ifndef TRIB_ENGINE_WAITS_H
 #define TRIB_ENGINE_WAITS_H

@@ -24,7 +24,8 @@ static uint64_t mix(uint64_t key)
 static uint64_t digest_failure(const trib_op *op)
 {
     const trib_tensor *tensor = op->tensor;
-    const bool is_shared = tensor->name_length > 0 && atomic_load(&op->claim) == TRIB_MISMATCH;
+    const bool is_known_otherwise = tensor->name_length > 0 || tensor->is_numbered;
+    const bool is_shared = is_known_otherwise && atomic_load(&op->claim) == TRIB_MISMATCH;
     return is_shared ? mix(~tensor->known_key) : mix(mix(~tensor->key) + op->ordinal);
 }
 

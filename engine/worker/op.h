@@ -137,6 +137,7 @@ typedef struct trib_tensor {
     uint64_t *splits;     /* TRIB_PAIRS: as declared here */
     uint32_t name_begin;  /* as declared: where in `name` the name begins that the program knows */
     uint32_t name_length; /* as declared: so much of it is shared with tensors of other shapes; 0: it is not */
+    bool is_numbered;     /* TRIB_TENSOR_NUMBERED */
     uint8_t dims;         /* number of dimensions; 0: no shape was given */
     uint64_t shape[TRIB_TENSOR_DIMS_MAX];
     UT_hash_handle hh;

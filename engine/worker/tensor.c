@@ -228,7 +228,10 @@ static bool fill_tensor(trib_tensor *tensor, const trib_tensor_desc *desc, const
     tensor->name_begin = desc->name_length > 0 ? desc->name_begin : 0;
     tensor->name_length = desc->name_length;
     tensor->key = hash(desc->name, strlen(desc->name));
-    tensor->known_key = desc->name_length > 0 ? hash(desc->name + desc->name_begin, desc->name_length) : tensor->key;
+    tensor->is_numbered = (desc->flags & TRIB_TENSOR_NUMBERED) != 0;
+    const bool knows_all =
+        desc->name_length == 0 && !tensor->is_numbered; /* of numbered ones the program has no name */
+    tensor->known_key = knows_all ? tensor->key : hash(desc->name + tensor->name_begin, desc->name_length);
     tensor->dtype = desc->dtype;
     tensor->count = declared_count(desc);
     tensor->bytes = tensor->count * trib_dtype_size(desc->dtype);

@@ -121,15 +121,17 @@ static bool has_name(const trib_tensor *other, const trib_tensor *tensor)
 }
 
 /* Returns which use of its name the operation is, counted over the name's tensors; 0: it cannot be told. The count is
- * that of the last use, so it tells nothing of an operation behind which another one was begun. */
+ * that of the last use, so it tells nothing of an operation behind which another one was begun. A numbered operation
+ * says which one it is, but for one of an earlier epoch, as the program may number anew. */
 static uint32_t count_uses(const trib_op *op)
 {
     trib_engine *engine = op->engine;
     const trib_tensor *tensor = op->tensor;
-    uint32_t uses = 0;
+    uint32_t uses = tensor->is_numbered ? op->step + 1 : 0;
     pthread_mutex_lock(&engine->mutex);
-    bool counts = tensor->name_length > 0 && !*trib_rank_group_gap(engine, tensor->group) && !engine->join.is_active;
-    for (uint32_t tag = 0; counts && tag < engine->tensor_count; tag++) {
+    const bool has_count = tensor->name_length > 0 && !*trib_rank_group_gap(engine, tensor->group);
+    bool counts = (tensor->is_numbered ? !op->is_again : has_count) && !engine->join.is_active;
+    for (uint32_t tag = 0; counts && !tensor->is_numbered && tag < engine->tensor_count; tag++) {
         const trib_tensor *other = engine->tensors[tag];
         if (!has_name(other, tensor)) {
             continue;

@@ -11,6 +11,7 @@ import types
 import unittest.mock
 
 import c10d_contract_cases
+import c10d_differ_cases
 import c10d_group_cases
 import c10d_name_cases
 import c10d_stream_cases
@@ -489,6 +490,7 @@ HOST_CASES = [
     disagreements,
     c10d_name_cases.many_sizes,
     c10d_name_cases.no_sum_is_of_different_calls,
+    *c10d_differ_cases.CASES,
     *c10d_contract_cases.HOST_CASES,
     *c10d_stream_cases.HOST_CASES,
 ]

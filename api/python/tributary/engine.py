@@ -311,6 +311,7 @@ class Engine:
         shape: Sequence[int] = (),
         quorum: int = 0,
         known: str = '',
+        is_numbered: bool = False,
     ) -> Tensor:
         """Returns the tensor of that name, which is declared at its first use. All workers must declare it alike. A
         name that comes again for another shape gets a tensor of its own, with a number behind the name: workers that
@@ -318,7 +319,8 @@ class Engine:
         Workers whose shapes differ get MismatchError, and the name takes no further shape: they would number it
         differently. () differs from none. quorum is the number of workers without whose contributions its all-reduces
         do not go on; 0: as the job's setting says (TRIB_QUORUM). known: the end of the name, as the program
-        knows it; '': all of the name. Workers that use it for names that begin differently get MismatchError, too."""
+        knows it; '': all of the name. Workers that use it for names that begin differently get MismatchError, too.
+        is_numbered: the operations have numbers (submit's step), and no other name (TRIB_TENSOR_NUMBERED)."""
         shape = tuple(shape) if len(shape) <= _abi.TRIB_TENSOR_DIMS_MAX else ()
         shapes = self._tensors.setdefault((name, group), {})
         key = (dtype, count, is_device, codec, shape, quorum)
@@ -326,7 +328,7 @@ class Engine:
             self.refuse_disputed(name, shapes.values())
             full = '%s#%d' % (name, len(shapes)) if shapes else name
             head, part = name[: -len(known)].encode() if known else b'', encoded(known or name)
-            is_whole = encoded(full).startswith(head + part)  # a long name is cut
+            is_named = not is_numbered and encoded(full).startswith(head + part)  # a long name is cut
             shapes[key] = self.declare_once(
                 full,
                 dtype,
@@ -337,8 +339,9 @@ class Engine:
                 codec=codec,
                 shape=shape,
                 quorum=quorum,
-                name_length=len(part) if is_whole else 0,
-                name_begin=len(head) if is_whole else 0,
+                name_length=len(part) if is_named else 0,
+                name_begin=len(head) if is_named else 0,
+                is_numbered=is_numbered,
             )
         return shapes[key]
 
@@ -369,9 +372,11 @@ class Engine:
         quorum: int = 0,
         name_length: int = 0,
         name_begin: int = 0,
+        is_numbered: bool = False,
     ) -> Tensor:
         """Declares a tensor that the caller releases, or an operation of it (is_once). The n-th of a name belongs with
-        the n-th of that name on the other workers. name_length, name_begin: as in trib_tensor_desc."""
+        the n-th of that name on the other workers. name_length, name_begin: as in trib_tensor_desc. is_numbered: as in
+        declare()."""
         desc = initialised(_abi.trib_tensor_desc(), lib.trib_tensor_desc_init)
         desc.name, desc.dtype, desc.count, desc.priority, desc.layout, desc.row = (
             encoded(name),
@@ -381,7 +386,8 @@ class Engine:
             layout,
             row,
         )
-        desc.flags, desc.group, desc.quorum = _abi.TRIB_TENSOR_DEVICE if is_device else 0, group, quorum
+        desc.flags = is_device * _abi.TRIB_TENSOR_DEVICE | is_numbered * _abi.TRIB_TENSOR_NUMBERED
+        desc.group, desc.quorum = group, quorum
         desc.name_length, desc.name_begin = name_length, name_begin
         if codec is not None:
             desc.codec = codec.encode()

@@ -168,9 +168,12 @@ class Group:
         codec: str | None = None,
         shape: Sequence[int] = (),
         known: str = '',
+        is_numbered: bool = False,
     ) -> Tensor:
         """As Engine.declare, without a quorum; the name is the group's."""
-        return self.engine.declare(name, dtype, count, priority, is_device, self._group, codec, shape, known=known)
+        return self.engine.declare(
+            name, dtype, count, priority, is_device, self._group, codec, shape, known=known, is_numbered=is_numbered
+        )
 
     def declare_once(self, name: str, dtype: int, count: int = 0, **keywords: Any) -> Tensor:
         """As Engine.declare_once; the name is the group's."""

@@ -215,6 +215,9 @@ static void tensors_that_cannot_be(void **state)
     bad.name_begin = 1;
     bad.name_length = (uint32_t)strlen(bad.name);
     refuse_tensor(worker, bad, TRIB_INVALID, "more than the name has");
+    bad.name_begin = 0;
+    bad.flags = TRIB_TENSOR_NUMBERED;
+    refuse_tensor(worker, bad, TRIB_INVALID, "whatever their names are");
     bad = good;
     bad.struct_size = 3;
     refuse_tensor(worker, bad, TRIB_INVALID, "trib_tensor_desc_init and build against");

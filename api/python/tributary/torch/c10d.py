@@ -155,7 +155,10 @@ class ProcessGroup(dist.ProcessGroup):
         self._coalescing.handles = []
 
     def end_coalescing(self, device):
-        return self._work(exchange.merged(vars(self._coalescing).pop('handles'), lambda: None), [])
+        handles = vars(self._coalescing).pop('handles', None)
+        if handles is None:
+            raise ArgumentError('end_coalescing() without start_coalescing() on the same thread')
+        return self._work(exchange.merged(handles, lambda: None), [])
 
     _start_coalescing, _end_coalescing = start_coalescing, end_coalescing
 
@@ -245,7 +248,12 @@ class ProcessGroup(dist.ProcessGroup):
 
         def finish():
             begin = 0
-            for output, length in zip(outputs, handle.wait()[1]):
+            for rank, (output, length) in enumerate(zip(outputs, handle.wait()[1])):
+                if output.numel() != length:
+                    raise ArgumentError(
+                        'all_gather: rank %d has %d elements, and the output for them %d: ranks must expect what the '
+                        'others have' % (rank, length, output.numel())
+                    )
                 output.detach().copy_(handle.wait()[0][begin : begin + length].view(output.shape))
                 begin += length
 
@@ -283,7 +291,8 @@ class ProcessGroup(dist.ProcessGroup):
         # Everybody sends to the root, and nobody to anybody else.
         source = contiguous(inputs[0], 'input').reshape(-1)
         lengths = [source.numel() if r == opts.rootRank else 0 for r in range(self._size)]
-        handle = exchange.all_to_all(self._timed(opts), source, lengths)
+        # Ranks that differ in the root are told as those that differ in the call.
+        handle = exchange.all_to_all(self._timed(opts), source, lengths, kind='gather_to_%d' % opts.rootRank)
 
         def finish():
             if self._rank == opts.rootRank:
@@ -307,7 +316,8 @@ class ProcessGroup(dist.ProcessGroup):
         source = (
             torch.cat([contiguous(part, 'input').reshape(-1) for part in inputs[0]]) if is_root else output.new_empty(0)
         )
-        handle = exchange.all_to_all(self._timed(opts), source, [output.numel() if is_root else 0] * self._size)
+        lengths = [output.numel() if is_root else 0] * self._size
+        handle = exchange.all_to_all(self._timed(opts), source, lengths, kind='scatter_from_%d' % opts.rootRank)
         return self._work(
             exchange.merged([handle], lambda: output.detach().copy_(handle.wait()[0].view(output.shape))), outputs
         )

@@ -1,8 +1,9 @@
 """Collectives on contiguous tensors of one engine: what ops.py (Horovod's names) and c10d.py (PyTorch's) are built on.
 
 Each function submits and returns a Handle. A name of None takes one that is counted, so workers must submit operations
-without names in the same order. Callbacks of futures count for themselves. In threads beside the main one and its
-backward passes each kind is counted by itself, and of broadcasts each size."""
+without names in the same order; the engine tells those that do not (TRIB_TENSOR_NUMBERED). Callbacks of futures count
+for themselves. In threads beside the main one and its backward passes each kind is counted by itself, and of broadcasts
+each size: these are not compared."""
 
 import ctypes
 import math
@@ -18,7 +19,7 @@ from .handles import Handle
 
 # All-reduces and broadcasts without a name share this many names, the slots, so that they overlap without growing in
 # number. A slot has a tensor for each kind, type and size. Workers that differ in type or size get an error at once if
-# the slot has none of them yet; else when they have waited for each other for a second.
+# the slot has none of them yet; else when they have waited for each other for a second, as all do that differ.
 _SLOTS = 16
 
 # A slot has at most so many tensors, as each new one is compared with all that it has.
@@ -43,20 +44,33 @@ def part_of(name, part):
     return type(name)('%s.%s' % (name, part))
 
 
-def _slot(engine, kind, source, priority, codec):
-    """Returns the tensor of an operation without a name, and options of its submission. Other threads' operations are
-    counted for each kind."""
-    dtype, count, is_cuda = dtype_of(source, kind), source.numel(), source.is_cuda
-    has_order, kind = futures.has_order(), futures.of_thread(kind)
+def _counted(engine, kind):
+    """Returns the kind as names begin with it, the number of a call without a name, whether that is its number among
+    all calls, and what its slot has: tensors, and failures of its calls. Other threads' are counted for each kind."""
+    has_order = futures.has_order()
+    kind = kind if has_order else 'thread.' + kind
     counter = 'call' if has_order else kind
     turn = futures.counted(engine, counter)
-    slot, key = '%d' % (turn % _SLOTS), (kind, dtype, count, is_cuda, codec)
-    name, (tensors, failures) = '%s.%s' % (kind, slot), engine.known.setdefault((counter, slot), ({}, set()))
+    return kind, turn, has_order, engine.known.setdefault((counter, turn % _SLOTS), ({}, set()))
+
+
+def _alone(engine, name, dtype, count, turn, is_numbered, failures, **options):
+    """Returns the tensor of one call, and options of its submission."""
+    tensor = engine.declare_once(name, dtype, count, is_numbered=is_numbered, **options)
+    tensor.failures = failures
+    return tensor, dict(is_once=True, step=turn)
+
+
+def _slot(engine, kind, source, priority, codec):
+    """Returns the tensor of an operation without a name, and options of its submission."""
+    dtype, count, is_cuda = dtype_of(source, kind), source.numel(), source.is_cuda
+    kind, turn, is_numbered, (tensors, failures) = _counted(engine, kind)
+    key = kind, dtype, count, is_cuda, codec
     try:
         if not failures and (key in tensors or len(tensors) < _SLOT_TENSORS):
             if key not in tensors:
-                known = slot if has_order else ''
-                tensors[key] = engine.declare(name, dtype, count, priority, is_cuda, codec=codec, known=known)
+                name, options = '%s.%d' % (kind, turn % _SLOTS), dict(codec=codec, is_numbered=is_numbered)
+                tensors[key] = engine.declare(name, dtype, count, priority, is_cuda, **options)
                 tensors[key].failures = failures
             return tensors[key], dict(step=turn)  # workers compare it, so that no sum is of different calls
     except MismatchError:
@@ -64,10 +78,8 @@ def _slot(engine, kind, source, priority, codec):
     # A new tensor of a full slot is declared for this call alone, and so is each of a slot with an operation that
     # failed, as workers may be at different rounds of its tensors. The call's number is the same on all, so they meet
     # again when each has seen the error, whichever does first.
-    name = '%s.alone.%d' % (kind, turn)
-    tensor = engine.declare_once(name, dtype, count, priority=priority, is_device=is_cuda, codec=codec)
-    tensor.failures = failures
-    return tensor, dict(is_once=True)
+    name, options = '%s.alone.%d' % (kind, turn), dict(priority=priority, is_device=is_cuda, codec=codec)
+    return _alone(engine, name, dtype, count, turn, is_numbered, failures, **options)
 
 
 def _tensor(engine, kind, name, source, priority=0, codec=None, shape=()):
@@ -196,15 +208,16 @@ def merged(handles, finish, device=None):
     return Handle([pair for handle in handles for pair in handle.operations], finish_all, device)
 
 
-def _once_name(engine, kind, name):
-    """Returns the name of a tensor for one operation: the caller's, or one that is counted."""
+def _once(engine, kind, name, dtype, count=0, **options):
+    """Returns a tensor for one operation, and options of its submission. Its name is the caller's, or counted."""
     job.refuse_continue(kind)  # a caller takes the result apart by the number of workers
+    if name is None and futures.line() is not None:
+        name = '%s.%s' % (kind, futures.line().next().name)
     if name is not None:
-        return name
-    if futures.line() is not None:
-        return '%s.%s' % (kind, futures.line().next().name)
-    kind = futures.of_thread(kind)
-    return '%s.%d' % (kind, futures.counted(engine, kind))
+        return engine.declare_once(name, dtype, count, **options), dict(is_once=True)
+    # A worker that differs has a tensor of the slot in its place, so a failure is the slot's, too.
+    kind, turn, is_numbered, (_tensors, failures) = _counted(engine, kind)
+    return _alone(engine, '%s.%d' % (kind, turn), dtype, count, turn, is_numbered, failures, **options)
 
 
 def _within_reach(engine, tensor):
@@ -243,8 +256,10 @@ def all_gather(engine, source, row=1, name=None):
     near = _within_reach(engine, source)
     bits = bits_of(near).reshape(-1)
     scale = max(row * (near.element_size() // bits.element_size()), 1)
-    tensor = engine.declare_once(
-        _once_name(engine, 'all_gather', name),
+    tensor, options = _once(
+        engine,
+        'all_gather',
+        name,
         dtype_of(bits),
         bits.numel(),
         layout=_abi.TRIB_SLICES,
@@ -257,10 +272,10 @@ def all_gather(engine, source, row=1, name=None):
         result, counts = _taken(handle, near.dtype, engine.size)
         return result, [count // scale for count in counts]
 
-    return _of_unknown_length(engine, tensor, lib.trib_all_gather, bits, near, value, source.device)
+    return _of_unknown_length(engine, tensor, options, lib.trib_all_gather, bits, near, value, source.device)
 
 
-def _of_unknown_length(engine, tensor, function, bits, near, value, device):
+def _of_unknown_length(engine, tensor, options, function, bits, near, value, device):
     """Submits an operation whose output the engine takes memory for, on the host, and returns its handle. device: where
     the output goes, on the stream of the thread that asks for it."""
     operation = tensor.submit(
@@ -271,8 +286,8 @@ def _of_unknown_length(engine, tensor, function, bits, near, value, device):
         value,
         flags=_abi.TRIB_OP_ALLOCATE_OUTPUT,
         stream=stream_of(bits, engine.gpu),
-        is_once=True,
         timeout_ns=engine.timeout_ns,
+        **options,
     )
 
     def finish():
@@ -287,11 +302,14 @@ def all_gather_into(engine, landing, source):
     near = _within_reach(engine, source)
     flat = bits_of(near).reshape(-1)
     target = _like(landing, flat)
-    tensor = engine.declare_once(
-        _once_name(engine, 'all_gather', None),
+    tensor, options = _once(
+        engine,
+        'all_gather',
+        None,
         dtype_of(flat),
         flat.numel(),
         layout=_abi.TRIB_SLICES,
+        shape=(1, flat.numel()),  # but for the first dimension, workers compare it
         is_device=flat.is_cuda,
     )
     operation = tensor.submit(
@@ -301,8 +319,8 @@ def all_gather_into(engine, landing, source):
         (near, flat, target),
         output_bytes=target.numel() * target.element_size(),
         stream=stream_of(flat, engine.gpu),
-        is_once=True,
         timeout_ns=engine.timeout_ns,
+        **options,
     )
     return _landed(operation, target, landing)
 
@@ -311,13 +329,15 @@ def reduce_scatter(engine, output, source, reduce, row=1, name=None):
     """output = this worker's slice of the reduction of all workers' sources; slices lie in order of rank."""
     near = _within_reach(engine, source)
     target = _like(output, near)
-    tensor = engine.declare_once(
-        _once_name(engine, 'reduce_scatter', name),
+    tensor, options = _once(
+        engine,
+        'reduce_scatter',
+        name,
         dtype_of(near),
         target.numel(),
         layout=_abi.TRIB_SLICES,
         row=row,
-        shape=_shape_of(target, target.numel()),
+        shape=(1, target.numel()) if name is None else _shape_of(target, target.numel()),
         is_device=near.is_cuda,
     )
     operation = tensor.submit(
@@ -328,20 +348,22 @@ def reduce_scatter(engine, output, source, reduce, row=1, name=None):
         reduce=reduce,
         stream=stream_of(near, engine.gpu),
         input_bytes=near.numel() * near.element_size(),  # workers' rows may differ, which only the engine knows
-        is_once=True,
         timeout_ns=engine.timeout_ns,
+        **options,
     )
     return _landed(operation, target, output)
 
 
-def all_to_all(engine, source, lengths, row=1, name=None):
+def all_to_all(engine, source, lengths, row=1, name=None, kind='all_to_all'):
     """The handle's result: what all workers have for this one, flat, and how many rows each sent. lengths: rows of
-    `source` for each worker."""
+    `source` for each worker. kind: of calls that may meet where they have no name."""
     near = _within_reach(engine, source)
     bits = bits_of(near).reshape(-1)
     scale = max(row * (near.element_size() // bits.element_size()), 1)
-    tensor = engine.declare_once(
-        _once_name(engine, 'all_to_all', name),
+    tensor, options = _once(
+        engine,
+        kind,
+        name,
         dtype_of(bits),
         layout=_abi.TRIB_PAIRS,
         splits=[length * scale for length in lengths],
@@ -353,7 +375,7 @@ def all_to_all(engine, source, lengths, row=1, name=None):
         result, counts = _taken(handle, near.dtype, engine.size**2)
         return result, [count // scale for count in counts[engine.rank :: engine.size]]
 
-    return _of_unknown_length(engine, tensor, lib.trib_all_to_all, bits, near, value, source.device)
+    return _of_unknown_length(engine, tensor, options, lib.trib_all_to_all, bits, near, value, source.device)
 
 
 def reduce_to(engine, source, landing, root, reduce):
@@ -361,7 +383,7 @@ def reduce_to(engine, source, landing, root, reduce):
     near = source.cpu()  # on devices only groups reduce to one worker
     target = _like(landing, near)
     # The workers end at different times, so they would not give up a slot together.
-    tensor = engine.declare_once(_once_name(engine, 'reduce', None), dtype_of(near), near.numel())
+    tensor, options = _once(engine, 'reduce', None, dtype_of(near), near.numel())
     operation = tensor.submit(
         lib.trib_reduce_to,
         near.data_ptr(),
@@ -369,7 +391,7 @@ def reduce_to(engine, source, landing, root, reduce):
         (near, target),
         reduce=reduce,
         root=root,
-        is_once=True,
         timeout_ns=engine.timeout_ns,
+        **options,
     )
     return _landed(operation, target, landing)
