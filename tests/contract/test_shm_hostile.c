@@ -312,6 +312,7 @@ static void does_not_count_its_own_standstill(void **state)
         hostile_turn(self);
     }
     assert_non_null(strstr(mine->reason, "the peer has read nothing for"));
+    assert_non_null(strstr(mine->reason, "or kept busy by a callback, which its log names"));
     while (!its->closed) {
         hostile_turn(other);
     }

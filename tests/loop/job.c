@@ -131,6 +131,26 @@ trib_op *job_push_pull(trib_engine *engine, trib_tensor *tensor, const void *inp
     return op;
 }
 
+static bool has_contributed(trib_engine *engine)
+{
+    enum { WAITING_MAX = 256 };
+    trib_waiting entries[WAITING_MAX];
+    size_t count = 0;
+    const trib_status status = trib_engine_waiting(engine, entries, WAITING_MAX, &count);
+    bool all = status == TRIB_OK && count > 0;
+    assert_true(status == TRIB_OK || status == TRIB_TIMEOUT); /* a thread of the engine's has not answered yet */
+    assert_true(count <= WAITING_MAX);
+    for (size_t i = 0; all && i < count; i++) {
+        all = strcmp(entries[i].stage, "PULL") == 0;
+    }
+    return all;
+}
+
+void job_await_contributed(trib_engine *engine)
+{
+    while (!has_contributed(engine)) {}
+}
+
 trib_status job_wait(trib_op *op, trib_error *error)
 {
     trib_status status = trib_op_wait(op, -1, error);

@@ -24,5 +24,8 @@ trib_tensor *job_declare(trib_engine *engine, const char *name, trib_dtype dtype
 trib_op *job_push_pull(trib_engine *engine, trib_tensor *tensor, const void *input, void *output, trib_reduce reduce);
 /* Waits for the operation and releases it; returns its status and fills *error. */
 trib_status job_wait(trib_op *op, trib_error *error);
+/* Waits until all that the engine's operations contribute has been sent, so that they miss others' contributions alone.
+ * At least one of them must miss one. */
+void job_await_contributed(trib_engine *engine);
 
 #endif

@@ -10,6 +10,7 @@ choices; what they meet depends on time. Ends with status 1 at the first wrong s
 import argparse
 import os
 import random
+import re
 import sys
 import time
 
@@ -21,7 +22,7 @@ import elastic_bed  # noqa: E402
 def run(seed, changes, workers):
     """Runs one job through so many changes and returns how many workers were killed."""
     draw = random.Random(seed)
-    steps = 40 + 40 * changes
+    gate = os.path.join(elastic_bed.FOLDER.name, 'gate-of-soak-%d' % seed)
     job = elastic_bed.Job(
         '--elastic',
         '1:%d' % workers,
@@ -30,10 +31,11 @@ def run(seed, changes, workers):
         '--',
         sys.executable,
         elastic_bed.WORKER,
-        str(steps),
+        '1',
         '0.05',
+        gate,
     )
-    killed = 0
+    killed = set()
     try:
         for _ in range(changes):
             before = {pid: each[0] for pid, each in job.steps().items()}
@@ -46,21 +48,24 @@ def run(seed, changes, workers):
             )
             time.sleep(draw.random() ** 2)
             living = sorted(job.steps())
-            if len(living) < 2 or max(each[0] for each in job.steps().values()) > steps - 10:
+            if len(living) < 2:
                 continue
             for pid in draw.sample(living, draw.randint(1, len(living) - 1)):
                 try:
                     job.kill(pid)
-                    killed += 1
+                    killed.add(pid)
                 except ProcessLookupError:
                     pass
+        job.comes_to(lambda now: not killed & set(now), 'the end of the killed')
+        job.has_size(workers)
+        elastic_bed.open_gate(gate)
         output = job.end(seconds=180)
     finally:
         job.stop()
     assert 'WRONG' not in output, output[-3000:]
-    total = 'with total %d' % (steps * (steps + 1) // 2)
-    assert total in output and output.count('finished after') == output.count(total), output[-3000:]
-    return killed
+    totals = re.findall(r'finished after .* with total (\d+)', output)
+    assert len(totals) == workers and len(set(totals)) == 1, output[-3000:]
+    return len(killed)
 
 
 def main():

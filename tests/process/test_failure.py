@@ -11,6 +11,7 @@ import re
 import resource
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -294,9 +295,19 @@ def no_room_for_threads():
     ), done
 
 
+def await_knock(port):
+    """Waits until a member tries to join at the port, where rank 0 can listen afterwards."""
+    with socket.create_server(('127.0.0.1', port)) as door:
+        door.settimeout(60)
+        with door.accept()[0] as peer:
+            assert peer.recv(1), 'a member came and went'
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))
+
+
 def too_little_memory():
     """A server without memory for its sums says so. All members end with its text, long before an operation's
     deadline."""
+    port = free_port()
     env = dict(
         os.environ,
         TRIB_WORKERS='2',
@@ -305,14 +316,12 @@ def too_little_memory():
         TRIB_COLOCATE='off',
         TRIB_PEER_TIMEOUT='2',
         TRIB_TRANSPORT='tcp',
-        TRIB_COORDINATOR='127.0.0.1:%d' % free_port(),
+        TRIB_COORDINATOR='127.0.0.1:%d' % port,
     )
     settings = dict(env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     members = [subprocess.Popen([TRIBUTARY, 'server'], **settings)]
     try:
-        while len(os.listdir('/proc/%d/task' % members[0].pid)) < 2:
-            time.sleep(0.02)  # a starting reactor allocates memory of its own
-        time.sleep(0.5)
+        await_knock(port)  # a starting reactor allocates memory of its own
         pages = int(open('/proc/%d/statm' % members[0].pid).read().split()[0])
         limit = pages * resource.getpagesize() + (3 << 20)
         resource.prlimit(members[0].pid, resource.RLIMIT_AS, (limit, limit))

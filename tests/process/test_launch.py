@@ -14,7 +14,7 @@ import threading
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from cases import PIPES  # noqa: E402
+from cases import PIPES, comes_true  # noqa: E402
 from ports import free_port  # noqa: E402
 from launch_bed import HELLO, N, TOOL, clean_env, run_cases_or_skip  # noqa: E402
 
@@ -353,10 +353,13 @@ def coordinator_waits():
         [TOOL, 'coordinator', '--workers', '2', '--coordinator', '127.0.0.1:%d' % free_port()], env=clean_env(), **PIPES
     )
     try:
-        child.wait(timeout=1)
-    except subprocess.TimeoutExpired:
+        # It blocks the signals that it waits for before it starts its first thread.
+        assert comes_true(lambda: len(os.listdir('/proc/%d/task' % child.pid)) > 1), 'it has no thread'
         child.terminate()
-    output = child.communicate(timeout=30)[0]
+        output = child.communicate(timeout=30)[0]
+    finally:
+        child.kill()
+        child.wait()
     assert child.returncode == 1, 'status %d: %s' % (child.returncode, output[-600:])
 
 

@@ -208,25 +208,27 @@ def places(rank, size):
 
 
 def deadlines(rank, size):
-    """An operation that fails raises its error in backward(), and from a future."""
+    """An operation that fails raises its error in backward(), and from a future. Only rank 0 calls: where all do, what
+    the others have sent counts, and the last one's operation may be over before its deadline has been looked at."""
     group = dist.new_group(list(range(size)))
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1), process_group=group)
-    group._timed_group.timeout_ns = 1
-    for call in (
-        lambda: model(torch.ones(2, 3)).sum().backward(),
-        lambda: dist.all_reduce(torch.ones(5), group=group, async_op=True).get_future().wait(),
-        lambda: dist.all_reduce(torch.ones(7), group=group),
-    ):
-        try:
-            call()
-        except RuntimeError as problem:
-            assert 'deadline' in str(problem), problem  # its own, or that of a rank that has withdrawn
-            continue
-        raise AssertionError('an operation ended within 1 ns')
-    late = dist.all_reduce(torch.ones(9), group=group, async_op=True)
-    while not late.is_completed():
-        os.sched_yield()
-    assert not late.is_success() and 'deadline' in str(late.exception()), late.exception()
+    if rank == 0:
+        group._timed_group.timeout_ns = 1
+        for call in (
+            lambda: model(torch.ones(2, 3)).sum().backward(),
+            lambda: dist.all_reduce(torch.ones(5), group=group, async_op=True).get_future().wait(),
+            lambda: dist.all_reduce(torch.ones(7), group=group),
+        ):
+            try:
+                call()
+            except RuntimeError as problem:
+                assert 'deadline' in str(problem), problem
+                continue
+            raise AssertionError('an operation ended without the others')
+        late = dist.all_reduce(torch.ones(9), group=group, async_op=True)
+        while not late.is_completed():
+            os.sched_yield()
+        assert not late.is_success() and 'deadline' in str(late.exception()), late.exception()
     dist.barrier()
 
 

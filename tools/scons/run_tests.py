@@ -21,8 +21,8 @@ import threading
 import time
 
 TAP = re.compile(r'^(not ok|ok) \d+ (?:- )?(.*)$')
-# Seconds, for tests that need more than others: these boot machines.
-DEADLINES = {'test_rdma.py': 1200, 'test_rdma_counters.py': 300, 'test_gpu.py': 3600}
+# Seconds, for tests that need more than others: these boot machines, or begin a framework dozens of times.
+DEADLINES = {'test_rdma.py': 1200, 'test_rdma_counters.py': 300, 'test_gpu.py': 3600, 'test_torch.py': 1200}
 # Scripts that count what others on the machine would add to, pin reactors, shape links, boot machines or hold GPUs.
 ALONE = (
     'tests/process/test_counters.py',

@@ -101,7 +101,9 @@ static void watch_conn(shm_conn *conn, int64_t now_ns, int64_t slept_ns)
     } else if (conn->stuck_since_ns == 0) {
         conn->stuck_since_ns = now_ns;
     } else if (now_ns - conn->stuck_since_ns > limit_ns) {
-        trib_shm_conn_end(conn, TRIB_PEER_LOST, "the peer has read nothing for %.1f s",
+        trib_shm_conn_end(conn, TRIB_PEER_LOST,
+                          "the peer has read nothing for %.1f s (stopped, or kept busy by a callback, which its log "
+                          "names)",
                           (double)(now_ns - conn->stuck_since_ns) / 1e9);
     }
 }

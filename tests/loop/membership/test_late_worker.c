@@ -110,9 +110,9 @@ static void run_machines(int closes, int late)
             hand_in(self, rank);
         }
     }
-    rest(300);
+    job_await_contributed(self->jobs.engines[closes]);
     trib_engine_close(self->jobs.engines[closes], NULL, NULL);
-    rest(1500); /* long enough for the stall notices to arrive */
+    rest(1500); /* stall notices arrive meanwhile; the test covers less if they do not */
     hand_in(self, late);
     for (int rank = 0; rank < 4; rank++) {
         for (int i = 0; rank == closes && i < TENSORS; i++) {
@@ -142,9 +142,11 @@ static void run_round(int which)
         float *data = self->data[rank][which];
         ops[rank] = job_push_pull(self->jobs.engines[rank], self->tensors[rank][which], data, data, TRIB_SUM);
     }
-    rest(200);
+    for (int rank = 1; rank < 3; rank++) {
+        job_await_contributed(self->jobs.engines[rank]);
+    }
     trib_engine_close(self->jobs.engines[1], NULL, NULL);
-    rest(200);
+    rest(200); /* the news of its departure arrives meanwhile; the test covers less if it does not */
     trib_engine_close(self->jobs.engines[3], NULL, NULL); /* rank 3 has not contributed, and rank 0 is late */
     trib_error error = {.status = TRIB_OK};
     assert_int_equal(job_wait(ops[2], &error), TRIB_PEER_LEFT);
@@ -184,7 +186,7 @@ static void without_memory_for_a_while(void **state)
     (void)state;
     round_of_all *self = begin(3, tweak);
     hand_in(self, 1);
-    rest(300);
+    job_await_contributed(self->jobs.engines[1]);
     void *memory = NULL;
     atomic_store(&learns, true);
     assert_int_equal(trib_alloc(self->jobs.engines[1], 64, &memory), TRIB_OK);

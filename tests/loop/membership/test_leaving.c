@@ -137,7 +137,8 @@ static void run_closing_server(int closes, int stays, int leaves)
             }
         }
     }
-    let_messages_arrive();
+    job_await_contributed(jobs.engines[closes]);
+    job_await_contributed(jobs.engines[stays]);
     trib_engine_close(jobs.engines[closes], NULL, NULL);
     let_messages_arrive();
     trib_engine_close(jobs.engines[leaves], NULL, NULL);
