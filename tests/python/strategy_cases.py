@@ -1,14 +1,10 @@
-"""Cases of BytePS's MirroredStrategy that every worker of a job runs, each with as many devices as the argument says.
-Each compares with what a worker computes by itself."""
-
-import sys
+"""Cases of BytePS's MirroredStrategy that every worker of a job runs, each with one device and with two. Each compares
+with what a worker computes by itself."""
 
 import numpy as np
 import tensorflow as tf
 import tributary.tensorflow as trib
 from tributary.tensorflow.distribute import MirroredStrategy
-
-DEVICES = int(sys.argv[1])
 
 
 def inputs(rank):
@@ -19,7 +15,7 @@ def wanted(inputs):
     return tf.reduce_sum(inputs, 1, keepdims=True)
 
 
-def keras_trains(strategy, rank, size):
+def keras_trains(strategy, _devices, rank, size):
     tf.keras.utils.set_random_seed(rank)
     with strategy.scope():
         layers = [tf.keras.Input((4,)), tf.keras.layers.Dense(3, activation='tanh'), tf.keras.layers.Dense(1)]
@@ -42,18 +38,18 @@ def keras_trains(strategy, rank, size):
         assert np.allclose(variable.numpy(), expected.numpy(), atol=1e-5), (variable.numpy(), expected.numpy())
 
 
-def reductions(strategy, rank, size):
+def reductions(strategy, devices, rank, size):
     with strategy.scope():
         first, rows = tf.Variable(tf.fill((3,), rank + 1.0)), tf.Variable(tf.ones((size + 1, 2)))
     assert (first.numpy() == 1).all()
-    count = size * DEVICES
+    count = size * devices
     expected = np.zeros((size + 1, 2), 'float32')
     for number in range(count):
-        expected[[number // DEVICES, size]] += number + 1
+        expected[[number // devices, size]] += number + 1
 
     def replica():
         context = tf.distribute.get_replica_context()
-        number = tf.cast(context.replica_id_in_sync_group, tf.float32) + DEVICES * rank
+        number = tf.cast(context.replica_id_in_sync_group, tf.float32) + devices * rank
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(tf.gather(rows, [rank, size])) * (number + 1)
         slices = tape.gradient(loss, rows)
@@ -77,10 +73,13 @@ def reductions(strategy, rank, size):
 
 if __name__ == '__main__':
     tf.config.set_logical_device_configuration(
-        tf.config.list_physical_devices('CPU')[0], [tf.config.LogicalDeviceConfiguration()] * DEVICES
+        tf.config.list_physical_devices('CPU')[0], [tf.config.LogicalDeviceConfiguration()] * 2
     )
     trib.init()
-    for case in (keras_trains, reductions):
-        case(MirroredStrategy(['/cpu:%d' % number for number in range(DEVICES)]), trib.rank(), trib.size())
-        print('worker %d of %d: %s is right' % (trib.rank(), trib.size(), case.__name__), flush=True)
+    for devices in 1, 2:
+        for case in (keras_trains, reductions):
+            strategy = MirroredStrategy(['/cpu:%d' % number for number in range(devices)])
+            case(strategy, devices, trib.rank(), trib.size())
+            words = trib.rank(), trib.size(), case.__name__, devices
+            print('worker %d of %d: %s with %d devices is right' % words, flush=True)
     trib.shutdown()

@@ -19,9 +19,10 @@ def all_cases(python, workers, *options):
     assert output.count('is right') == 21 * workers, output[-1500:]
 
 
-def strategy(python, devices):
-    output = python_bed.run_workers(python, 2, HERE + '/strategy_cases.py', str(devices))
-    assert output.count('is right') == 2 * 2, output[-1500:]
+def strategies(python):
+    output = python_bed.run_workers(python, 2, HERE + '/strategy_cases.py')
+    for devices in 1, 2:
+        assert output.count('with %d devices is right' % devices) == 2 * 2, output[-1500:]
 
 
 WAITS = '''
@@ -102,8 +103,7 @@ def main():
             ('alone', lambda: all_cases(python, 1)),
             ('two_workers', lambda: all_cases(python, 2)),
             ('three_and_a_server', lambda: all_cases(python, 3, '-s', '1')),
-            ('strategy_of_one_device', lambda: strategy(python, 1)),
-            ('strategy_of_two_devices', lambda: strategy(python, 2)),
+            ('strategies', lambda: strategies(python)),
             ('ctrl_c', lambda: ctrl_c(python)),
             ('example', lambda: python_bed.example_learns(python, 'train_tensorflow.py')),
         ]

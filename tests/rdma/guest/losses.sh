@@ -19,7 +19,7 @@ ends() {
             else running="$running $name"; continue; fi
             echo "member $name: status $status, after $(($(now) - at)) s: $(tail -n 1 $name)"
         done
-        left=$running; sleep 0.2
+        left=$running; sleep 1 # to look is work for an emulated machine
     done
 }
 
