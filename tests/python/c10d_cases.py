@@ -180,18 +180,6 @@ def sharded(rank, size):
         shutil.rmtree(folder[0])
 
 
-def names(rank, size):
-    group = dist.new_group(list(range(size)), group_desc='all of them')
-    assert group.group_name not in ('', dist.group.WORLD.group_name) and group.group_desc == 'all of them'
-    summed = torch.distributed._functional_collectives.all_reduce(torch.ones(3), 'sum', group)
-    assert summed.tolist() == [size] * 3
-    dist.destroy_process_group(group)
-    # init_method='tcp://HOST:PORT' tells where the store is, and the environment need not.
-    store = dist.PrefixStore('a', dist.PrefixStore('b', dist.TCPStore('127.0.0.1', 0, 1, True)))
-    with unittest.mock.patch.dict(os.environ, MASTER_ADDR='elsewhere'):
-        assert tributary.torch.c10d._host_of(store) == '127.0.0.1'
-
-
 def places(rank, size):
     """Where processes run, from what they told each other: machines and GPUs that programs have chosen."""
     find = tributary.torch.places.find
@@ -485,7 +473,7 @@ ON_GPUS = [
 ]
 # Those with fakes of GPUs, and those whose wait() raises the error of its own operation: on a GPU a stream waits.
 HOST_CASES = [
-    names,
+    c10d_group_cases.names,
     places,
     deadlines,
     polled_on_a_gpu,

@@ -1,5 +1,8 @@
-"""Cases of the torch.distributed backend about reductions with factors and of complex numbers, and about groups that
-cannot be made, part of c10d_cases.py."""
+"""Cases of the torch.distributed backend about reductions with factors and of complex numbers, about names of groups,
+and about groups that cannot be made, part of c10d_cases.py."""
+
+import os
+import unittest.mock
 
 import torch
 import torch.distributed as dist
@@ -71,6 +74,18 @@ def complex_numbers(rank, size):
         assert 'complex64' in str(problem), problem
     else:
         raise AssertionError('a product of complex numbers was not refused')
+
+
+def names(rank, size):
+    group = dist.new_group(list(range(size)), group_desc='all of them')
+    assert group.group_name not in ('', dist.group.WORLD.group_name) and group.group_desc == 'all of them'
+    summed = torch.distributed._functional_collectives.all_reduce(torch.ones(3), 'sum', group)
+    assert summed.tolist() == [size] * 3
+    dist.destroy_process_group(group)
+    # init_method='tcp://HOST:PORT' tells where the store is, and the environment need not.
+    store = dist.PrefixStore('a', dist.PrefixStore('b', dist.TCPStore('127.0.0.1', 0, 1, True)))
+    with unittest.mock.patch.dict(os.environ, MASTER_ADDR='elsewhere'):
+        assert tributary.torch.places.host_of(store) == '127.0.0.1'
 
 
 def attempts():

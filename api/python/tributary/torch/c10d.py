@@ -7,7 +7,6 @@ import collections
 import contextlib
 import logging
 import os
-import socket
 import threading
 import types
 
@@ -426,23 +425,6 @@ class ProcessGroup(dist.ProcessGroup):
         self.shutdown()
 
 
-def _host_of(store):
-    """Returns where the store of a group is, as the program said it by init_method or the environment."""
-    while hasattr(store, 'underlying_store'):
-        store = store.underlying_store
-    return getattr(store, 'host', None) or os.environ.get('MASTER_ADDR', '127.0.0.1')
-
-
-def _own_address(master):
-    """Returns the address by which the others reach this process, as far as the way to the store tells."""
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((master, 9))
-            return probe.getsockname()[0]
-    except OSError:
-        return '127.0.0.1'
-
-
 _logger = logging.getLogger('tributary')
 _world = {}  # the engine of the group of all processes, under the name 'engine'
 
@@ -466,7 +448,7 @@ def create(opts, _backend_options=None):
         )
     if rank == 0:
         is_said = any(os.environ.get(name) for name in ('TRIB_COORDINATOR', 'TRIB_LISTEN', 'TRIB_INTERFACE'))
-        store.set('tributary', unique_id(None if is_said else _own_address(_host_of(store)) + ':0').hex())
+        store.set('tributary', unique_id(None if is_said else places.own_address(places.host_of(store)) + ':0').hex())
     own_id = store.get('tributary').decode()
     place = places.exchange(store, own_id, rank, size)
     try:

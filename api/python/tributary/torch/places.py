@@ -1,6 +1,7 @@
 """Where the processes of a group of torch.distributed run. Only some launchers say it, so the processes tell each other
 through the group's store which machine each is on, and which GPU its program has chosen."""
 
+import os
 import socket
 from typing import NamedTuple
 
@@ -16,6 +17,23 @@ class Place(NamedTuple):
     has_own_gpu: bool  # its program has chosen a GPU that no other process of the machine has chosen
     turn: int  # among the processes of the machine without a GPU of their own, if it is one
     taken: frozenset  # the GPUs of the machine that one process has chosen
+
+
+def host_of(store):
+    """Returns where the store of a group is, as the program said it by init_method or the environment."""
+    while hasattr(store, 'underlying_store'):
+        store = store.underlying_store
+    return getattr(store, 'host', None) or os.environ.get('MASTER_ADDR', '127.0.0.1')
+
+
+def own_address(master):
+    """Returns the address by which the others reach this process, as far as the way to the store tells."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((master, 9))
+            return probe.getsockname()[0]
+    except OSError:
+        return '127.0.0.1'
 
 
 def name_of(gpu):
