@@ -392,7 +392,17 @@ def end(group, size):
 
 
 def disagreements(rank, size):
-    """Workers that call with different sizes, types or reductions all get an error at once, and the group goes on."""
+    """Workers that call with different sizes, types or reductions all get an error, and the group goes on. A size that
+    one of them has had before is no other one's."""
+    known = dist.new_group(list(range(size)))
+    for _ in range(16):
+        dist.all_reduce(torch.ones(9), group=known)
+    try:
+        dist.all_reduce(torch.ones(7 + rank), group=known)
+    except MismatchError as problem:
+        assert 'operation 16' in str(problem), problem
+    else:
+        raise AssertionError('workers that disagree were not told')
     mine = [torch.ones(7 + rank), torch.ones(5, dtype=[torch.float32, torch.int32][rank % 2]), torch.ones(3)]
     op = [dist.ReduceOp.SUM, dist.ReduceOp.MAX][rank % 2]
     calls = [lambda tensor=tensor: dist.all_reduce(tensor, op) for tensor in mine]

@@ -103,7 +103,7 @@ def one_call_raises(rank, size):
         if not goes_on:
             _CALLS['all_gather'](group, size)
             continue
-        _told(lambda: _CALLS['barrier' if rank == 1 else 'all_gather'](group, size), 'operation 1: ', '"barrier.1"')
+        _told(lambda: _CALLS['barrier' if rank == 1 else 'all_gather'](group, size), 'operation 1: ', '"barrier.1.')
     _goes_on(group, size)
 
 

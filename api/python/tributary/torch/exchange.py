@@ -18,11 +18,11 @@ from .elements import bits_of, dtype_of, stream_of, used_here
 from .handles import Handle
 
 # All-reduces and broadcasts without a name share this many names, the slots, so that they overlap without growing in
-# number. A slot has a tensor for each kind, type and size. Workers that differ in type or size get an error at once if
-# the slot has none of them yet; else when they have waited for each other for a second, as all do that differ.
+# number. A slot has a tensor for each kind, type and size. Workers that differ get an error when they have waited for
+# each other for a second.
 _SLOTS = 16
 
-# A slot has at most so many tensors, as each new one is compared with all that it has.
+# A slot keeps at most so many tensors, whatever sizes a program has.
 _SLOT_TENSORS = 64
 
 
@@ -66,19 +66,23 @@ def _slot(engine, kind, source, priority, codec):
     dtype, count, is_cuda = dtype_of(source, kind), source.numel(), source.is_cuda
     kind, turn, is_numbered, (tensors, failures) = _counted(engine, kind)
     key = kind, dtype, count, is_cuda, codec
+    if not failures and key in tensors:
+        return tensors[key], dict(step=turn)  # workers compare it, so that no sum is of different calls
+    # Two workers that met in a name would learn at once that their sizes differ, and a third one, whose slot has a
+    # tensor of its size, would not. So they do not meet, and their numbers tell all of them.
+    size = '.%s.%d' % (str(source.dtype).removeprefix('torch.'), count) if is_numbered else ''
     try:
-        if not failures and (key in tensors or len(tensors) < _SLOT_TENSORS):
-            if key not in tensors:
-                name, options = '%s.%d' % (kind, turn % _SLOTS), dict(codec=codec, is_numbered=is_numbered)
-                tensors[key] = engine.declare(name, dtype, count, priority, is_cuda, **options)
-                tensors[key].failures = failures
-            return tensors[key], dict(step=turn)  # workers compare it, so that no sum is of different calls
+        if not failures and len(tensors) < _SLOT_TENSORS:
+            name = '%s.%d%s' % (kind, turn % _SLOTS, size)
+            tensor = engine.declare(name, dtype, count, priority, is_cuda, codec=codec, is_numbered=is_numbered)
+            tensor.failures, tensors[key] = failures, tensor
+            return tensor, dict(step=turn)
     except MismatchError:
         pass  # nobody has waited for the operation that failed
     # A new tensor of a full slot is declared for this call alone, and so is each of a slot with an operation that
     # failed, as workers may be at different rounds of its tensors. The call's number is the same on all, so they meet
     # again when each has seen the error, whichever does first.
-    name, options = '%s.alone.%d' % (kind, turn), dict(priority=priority, is_device=is_cuda, codec=codec)
+    name, options = '%s.alone.%d%s' % (kind, turn, size), dict(priority=priority, is_device=is_cuda, codec=codec)
     return _alone(engine, name, dtype, count, turn, is_numbered, failures, **options)
 
 
