@@ -685,8 +685,9 @@ typedef const trib_codec_desc *(*trib_codec_library_fn)(uint32_t *count_out);
 /* trib_tensor_desc.flags. DEVICE: buffers lie in the memory of trib_config.device. NEW: this worker has no tensor of
  * that name yet, else TRIB_STATE; so two models that use the same names do not share tensors unnoticed. NUMBERED: all
  * workers begin the operations on such tensors of a group in one order, and trib_op_params.step is the number of each
- * in it, from 0 on and anew after trib_join. Workers that wait in operations of one number on different tensors get
- * TRIB_MISMATCH after a second or two, and so does whoever uses these tensors later. Not with name_length. */
+ * in it, from 0 on and anew after trib_join and trib_membership_advance. Workers that wait in operations of one number
+ * on different tensors get TRIB_MISMATCH after a second or two, and so do later uses of these tensors. Not with
+ * name_length. */
 #define TRIB_TENSOR_DEVICE 1u
 #define TRIB_TENSOR_NEW 2u
 #define TRIB_TENSOR_NUMBERED 4u

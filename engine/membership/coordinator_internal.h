@@ -18,10 +18,11 @@
 typedef struct trib_wait {
     bool is_told;
     int64_t told_ns;
-    uint32_t tag, round;              /* the worker's own number of the tensor */
-    uint32_t missing;                 /* a rank that it waits for, or TRIB_NO_MEMBER */
-    uint32_t use;                     /* which operation of the tensor's name it is; 0: the worker cannot tell */
-    uint32_t name_begin, name_length; /* 0 with a use: the program numbers its operations */
+    uint32_t tag, round; /* the worker's own number of the tensor */
+    uint32_t missing;    /* a rank that it waits for, or TRIB_NO_MEMBER */
+    uint32_t use;        /* which operation of the tensor's name it is; 0: the worker cannot tell */
+    uint32_t name_begin;
+    uint32_t name_length; /* 0 with a use: the program numbers its operations */
     trib_collective collective;
 } trib_wait;
 

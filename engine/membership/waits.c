@@ -26,8 +26,8 @@ static bool is_contradiction(const trib_coordinator *self, uint32_t rank, uint32
            strcmp(entry->name, other->name) != 0;
 }
 
-/* Returns the first worker that is known to differ from this one; TRIB_NO_MEMBER: none is. It may wait for a third one,
- * as this one may. */
+/* Returns the first worker that is known to differ from this one; TRIB_NO_MEMBER: none is. Either may wait for a third
+ * worker, so all are compared. */
 static uint32_t find_contradiction(const trib_coordinator *self, uint32_t rank)
 {
     for (uint32_t other = 0; self->slots[rank].wait.use > 0 && other < self->worker_count; other++) {
@@ -106,16 +106,14 @@ static void refuse_both(trib_coordinator *self, uint32_t rank, uint32_t other_ra
         snprintf(text, sizeof text,
                  "workers differ in operation %u: %s, %s; begin the same operations in the same order on all workers",
                  wait->use - 1, one, other);
+        self->difference.use = wait->use;
+        self->difference.group = entries[0]->group;
+        snprintf(self->difference.text, sizeof self->difference.text, "%s", text);
     } else {
         snprintf(text, sizeof text,
                  "workers differ in use %u of this name: %s, %s; use a name for the same on all workers, in the same "
                  "order, or take another name",
                  wait->use, one, other);
-    }
-    if (wait->name_length == 0) {
-        self->difference.use = wait->use;
-        self->difference.group = entries[0]->group;
-        snprintf(self->difference.text, sizeof self->difference.text, "%s", text);
     }
     refuse(self, entries[0], text);
     refuse(self, entries[1], text);

@@ -18,15 +18,16 @@ static uint64_t mix(uint64_t key)
     return key ^ key >> 29;
 }
 
-/* Workers that differ in a shape have used the same name, and all have failed. Any other failure is one of just this
- * operation: a worker that has failed it and one that has failed another one have different states. So one boundary
- * fails if a worker's deadline or cancellation has come before its TRIB_MISMATCH. */
+/* Workers that differ in a shape have used the same name, or begun operations of one number, and all have failed. Any
+ * other failure is one of just this operation: a worker that has failed it and one that has failed another one have
+ * different states. So one boundary fails if a worker's deadline or cancellation has come before its TRIB_MISMATCH. */
 static uint64_t digest_failure(const trib_op *op)
 {
     const trib_tensor *tensor = op->tensor;
-    const bool is_known_otherwise = tensor->name_length > 0 || tensor->is_numbered;
-    const bool is_shared = is_known_otherwise && atomic_load(&op->claim) == TRIB_MISMATCH;
-    return is_shared ? mix(~tensor->known_key) : mix(mix(~tensor->key) + op->ordinal);
+    if (atomic_load(&op->claim) == TRIB_MISMATCH && (tensor->is_numbered || tensor->name_length > 0)) {
+        return mix(~tensor->known_key) + (tensor->is_numbered ? op->step : 0);
+    }
+    return mix(mix(~tensor->key) + op->ordinal);
 }
 
 /* A group's operations are not everybody's. A boundary is none of those that it counts. */

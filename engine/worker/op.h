@@ -185,7 +185,7 @@ struct trib_op {
     bool is_boundary;                   /* the all-reduce of a checkpoint (boundary.h) */
     atomic_int mark;                    /* whether a boundary waits for it */
     uint64_t boundary_number, boundary_operations;
-    bool is_again;  /* submitted again in another epoch */
+    bool is_again;  /* submitted, or held back, in an earlier epoch */
     bool is_pinned; /* `kept` is memory that devices know */
     bool is_spent;  /* it has failed here, and is carried over to spend its round */
     bool allocates; /* the output is the engine's, from the placement to the slot's next use */

@@ -160,6 +160,11 @@ static trib_status check_same(const trib_tensor *tensor, const trib_tensor_desc 
         return trib_error_set(error, TRIB_MISMATCH, "tensor \"%s\" was declared before with another quorum",
                               tensor->name);
     }
+    if (tensor->is_numbered != ((desc->flags & TRIB_TENSOR_NUMBERED) != 0)) {
+        return trib_error_set(error, TRIB_MISMATCH,
+                              "tensor \"%s\" was declared before %s TRIB_TENSOR_NUMBERED: use another name",
+                              tensor->name, tensor->is_numbered ? "with" : "without");
+    }
     if (tensor->layout != desc->layout || tensor->row != declared_row(desc) ||
         (tensor->splits != NULL && memcmp(tensor->splits, desc->splits, desc->split_count * sizeof(uint64_t)) != 0)) {
         return trib_error_set(error, TRIB_MISMATCH,
@@ -229,9 +234,9 @@ static bool fill_tensor(trib_tensor *tensor, const trib_tensor_desc *desc, const
     tensor->name_length = desc->name_length;
     tensor->key = hash(desc->name, strlen(desc->name));
     tensor->is_numbered = (desc->flags & TRIB_TENSOR_NUMBERED) != 0;
-    const bool knows_all =
-        desc->name_length == 0 && !tensor->is_numbered; /* of numbered ones the program has no name */
-    tensor->known_key = knows_all ? tensor->key : hash(desc->name + tensor->name_begin, desc->name_length);
+    /* A program knows no name of a numbered tensor. */
+    const bool knows_name = desc->name_length == 0 && !tensor->is_numbered;
+    tensor->known_key = knows_name ? tensor->key : hash(desc->name + tensor->name_begin, desc->name_length);
     tensor->dtype = desc->dtype;
     tensor->count = declared_count(desc);
     tensor->bytes = tensor->count * trib_dtype_size(desc->dtype);

@@ -2,6 +2,7 @@
 #include "tests/loop/job.h"
 
 #include <arpa/inet.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -148,7 +149,9 @@ static bool has_contributed(trib_engine *engine)
 
 void job_await_contributed(trib_engine *engine)
 {
-    while (!has_contributed(engine)) {}
+    while (!has_contributed(engine)) {
+        sched_yield();
+    }
 }
 
 trib_status job_wait(trib_op *op, trib_error *error)

@@ -25,7 +25,7 @@ trib_op *job_push_pull(trib_engine *engine, trib_tensor *tensor, const void *inp
 /* Waits for the operation and releases it; returns its status and fills *error. */
 trib_status job_wait(trib_op *op, trib_error *error);
 /* Waits until all that the engine's operations contribute has been sent, so that they miss others' contributions alone.
- * At least one of them must miss one. */
+ * At least one of them must miss one, and their tensors be placed. */
 void job_await_contributed(trib_engine *engine);
 
 #endif

@@ -300,6 +300,7 @@ def await_knock(port):
     with socket.create_server(('127.0.0.1', port)) as door:
         door.settimeout(60)
         with door.accept()[0] as peer:
+            peer.settimeout(60)
             assert peer.recv(1), 'a member came and went'
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))
 

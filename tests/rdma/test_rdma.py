@@ -133,7 +133,7 @@ def contract():
 
 
 def program(name, passed):
-    jobs, output = all_of('programs', programs=(CONTRACT, REGISTERED, *DIRECT), timeout=600)
+    jobs, output = all_of('programs', programs=(CONTRACT, REGISTERED, *DIRECT), timeout=700)
     status, words = jobs.get(name, (None, output[-3000:]))
     oks = len(re.findall(r'^ok \d+ - ', words, re.M))
     assert status == 0 and oks == passed and 'not ok' not in words, 'status %s, %d passed\n%s' % (status, oks, words)

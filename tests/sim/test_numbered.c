@@ -310,15 +310,27 @@ static void later_calls_may_be_over_first(void **state)
     close_job(self);
 }
 
-/* Numbers begin anew when all have joined. */
-static void a_join_ends_the_numbers(void **state)
+/* A difference in a group is none of another group's operation of the same number. */
+static void a_group_differs_by_itself(void **state)
 {
     (void)state;
-    bed *self = open_job(1, false);
+    bed *self = open_job(1, true);
     for (uint32_t rank = 0; rank < WORKERS; rank++) {
-        begin(self, rank, 0, SUM, 0);
-        run_for(self, 3 * SECOND); /* rank 0, then rank 1, says that operation 0 is a sum */
+        begin(self, rank, 0, rank == 1 ? GATHER : SUM, 3);
     }
+    run_for(self, 4 * SECOND);
+    expect_all(self, 0, TRIB_MISMATCH, NULL);
+    memset(self->groups, 0, sizeof self->groups);
+    for (uint32_t rank = 0; rank < WORKERS; rank++) {
+        begin(self, rank, 1, SUM, 3);
+        run_for(self, 3 * SECOND);
+    }
+    expect_all(self, 1, TRIB_OK, NULL);
+    close_job(self);
+}
+
+static void join_all(bed *self)
+{
     trib_op *joins[WORKERS];
     trib_op_params params;
     trib_op_params_init(&params, sizeof params);
@@ -326,14 +338,35 @@ static void a_join_ends_the_numbers(void **state)
         assert_int_equal(trib_join(self->job->members[rank].engine, &params, &joins[rank], NULL), TRIB_OK);
     }
     run_for(self, 2 * SECOND);
-    for (uint32_t rank = WORKERS; rank-- > 0;) {
+    for (uint32_t rank = 0; rank < WORKERS; rank++) {
         trib_op_release(joins[rank]);
+    }
+}
+
+/* Numbers begin anew when all have joined. Rank 0, then rank 1, has said before that operation 0 is a sum; or workers
+ * have differed in it. */
+static void a_join_ends_the_numbers_of(kind other, trib_status status)
+{
+    bed *self = open_job(1, false);
+    for (uint32_t rank = 0; rank < WORKERS; rank++) {
+        begin(self, rank, 0, rank == 1 ? other : SUM, 0);
+        run_for(self, 3 * SECOND);
+    }
+    expect_all(self, 0, status, NULL);
+    join_all(self);
+    for (uint32_t rank = WORKERS; rank-- > 0;) {
         begin(self, rank, 1, BROADCAST, 0);
         run_for(self, 3 * SECOND);
     }
-    expect_all(self, 0, TRIB_OK, NULL);
     expect_all(self, 1, TRIB_OK, NULL);
     close_job(self);
+}
+
+static void a_join_ends_the_numbers(void **state)
+{
+    (void)state;
+    a_join_ends_the_numbers_of(SUM, TRIB_OK);
+    a_join_ends_the_numbers_of(GATHER, TRIB_MISMATCH);
 }
 
 /* A boundary counts numbered operations, and not which ones: those that differ have been told, and failed on all. */
@@ -364,7 +397,9 @@ static void boundaries_succeed_afterwards(void **state)
     X(NUMBERS_IGNORED, "all numbers are taken for one")                                                                \
     X(NUMBERS_LOST, "the worker tells no number")                                                                      \
     X(TENSORS_KEPT, "reports of waits outlast their tensors")                                                          \
-    X(REPORTS_KEPT, "reports of waits outlast a join")
+    X(REPORTS_KEPT, "reports of waits outlast a join")                                                                 \
+    X(DIFFERENCE_KEPT, "a difference outlasts a join")                                                                 \
+    X(GROUPS_IGNORED, "a difference is one of all groups")
 #define BUG_ENUM(name, text) PLANT_##name,
 #define BUG_NAME(name, text) [PLANT_##name] = (text),
 
@@ -378,6 +413,9 @@ trib_status __wrap_trib_waits_take(trib_coordinator *self, uint32_t member, cons
 {
     trib_frame told = *frame;
     told.step = planted == PLANT_NUMBERS_IGNORED ? 1 : planted == PLANT_NUMBERS_LOST ? 0 : frame->step;
+    if (planted == PLANT_GROUPS_IGNORED) {
+        self->difference.group = trib_slot_entry(&self->slots[member], frame->tensor)->group;
+    }
     return __real_trib_waits_take(self, member, &told, error);
 }
 
@@ -394,9 +432,11 @@ trib_status __wrap_trib_registry_take_release(trib_coordinator *self, uint32_t r
 __typeof__(trib_waits_clear) __real_trib_waits_clear, __wrap_trib_waits_clear;
 void __wrap_trib_waits_clear(trib_coordinator *self)
 {
+    const uint32_t use = self->difference.use;
     if (planted != PLANT_REPORTS_KEPT) {
         __real_trib_waits_clear(self);
     }
+    self->difference.use = planted == PLANT_DIFFERENCE_KEPT ? use : self->difference.use;
 }
 
 static const struct CMUnitTest scenes[] = {
@@ -408,6 +448,7 @@ static const struct CMUnitTest scenes[] = {
     cmocka_unit_test(a_report_may_be_late),
     cmocka_unit_test(late_workers_are_waited_for),
     cmocka_unit_test(later_calls_may_be_over_first),
+    cmocka_unit_test(a_group_differs_by_itself),
     cmocka_unit_test(a_join_ends_the_numbers),
     cmocka_unit_test(boundaries_succeed_afterwards),
 };

@@ -102,6 +102,7 @@ static void couple_close(couple *self)
 static void couple_open(couple *self, int mine)
 {
     for (int64_t peer_timeout_ns = 500 * INT64_C(1000000);; peer_timeout_ns *= 2) {
+        assert_true(peer_timeout_ns < 30 * INT64_C(1000000000));
         char address[32];
         job_free_address(address, sizeof address);
         *self = (couple){.loop = ev_loop_new(EVFLAG_AUTO)};

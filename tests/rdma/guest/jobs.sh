@@ -5,7 +5,8 @@ ended() { echo "== status $?"; }
 digits() { ./tributary run -n 2 "$@" -- ./digits --epochs 4 --data digits.csv; }
 
 # chosen COMMAND: runs a job whose server belongs to another user, so shared memory does not reach it. COMMAND goes
-# before the server's command line. The workers check their sums; most of a training would be spent on gradients.
+# before the server's command line. The workers check a sum of each size; a training would compute gradients most of the
+# time.
 port=12000 sums='./tributary bench --sizes 4K,1M --iters 10'
 chosen() {
     port=$((port + 1))

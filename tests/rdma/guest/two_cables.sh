@@ -9,8 +9,8 @@ export TRIB_WORKERS=2 TRIB_SERVERS=1 TRIB_TOKEN=secret-of-these-hosts TRIB_RANK=
 says() {
     i=0
     while [ $(grep -c "$1" rank) -lt $2 ]; do
-        sleep 0.5; i=$((i+1))
-        [ $i -lt 240 ] && kill -0 $rank || { echo "never said $2 times: $1"; break; }
+        sleep 0.1; i=$((i+1))
+        [ $i -lt 1200 ] && kill -0 $rank || { echo "never said $2 times: $1"; break; }
     done
 }
 rails() {
@@ -32,7 +32,7 @@ wait $rank; status=$?; cat rank; wait; (exit $status); ended
 ip link set $RDMA_LINK2 up
 export TRIB_TRANSPORT=tcp # this kernel's soft-RoCE makes no more connections once its link was down
 began no_rail_left
-rails 12004 20
+rails 12004 100
 [ $RDMA_HOST = 1 ] || { says '^epoch' 1; ip link set $RDMA_LINK down; ip link set $RDMA_LINK2 down; }
 at=$(cut -d. -f1 /proc/uptime)
 wait $rank; status=$?; echo "after $(($(cut -d. -f1 /proc/uptime) - at)) s"
