@@ -1,4 +1,4 @@
-"""Cases of the GPU that an engine has, with fakes: PyTorch tells a current GPU, and the engines are made without one."""
+"""A case of the GPU that an engine has, with fakes: PyTorch tells a current GPU, and engines are made without one."""
 
 import unittest.mock
 
