@@ -139,10 +139,11 @@ CASES = [
     ('threads', 1, 8, 0, ''),
     ('killed', 1, 8, 0, '5'),
 ]
-# Scenarios that are Python scripts. Those of the bindings' tests are in another folder, but for a tarball.
+# Scenarios that are Python scripts. In the source tree some are in the folder of the bindings' tests.
 PYTORCH = {'pytorch': 'torch_steps.py', 'steps': 'torch_speed.py', 'c10d': 'c10d_cases.py'}
 SCRIPTS = HERE, os.path.join(HERE, '..', 'python')
-LIMIT_S = 240
+LIMIT_S = 150
+C10D_LIMIT_S = 240  # its cases come one after the other in one job
 # The Python package is in another place in a tarball than in the source tree.
 PACKAGE = next((path for path in (HERE + '/../python', HERE + '/../../api/python') if os.path.exists(path)), None)
 
@@ -151,6 +152,7 @@ class Job:
     def __init__(self, build, case, gpus, hosts=None, seed=1):
         scenario, machines, local_size, servers, argument = case
         self.processes, self.hosts, self.here = [], hosts, 0
+        self.limit_s = C10D_LIMIT_S if scenario == 'c10d' else LIMIT_S
         self.folder = tempfile.TemporaryDirectory()
         threads = local_size if scenario == 'threads' else 1
         base = dict(
@@ -241,7 +243,7 @@ class Job:
                     process.wait()
 
     def collect(self, lost):
-        deadline = time.monotonic() + LIMIT_S
+        deadline = time.monotonic() + self.limit_s
         statuses, output = {}, []
         for name, process, log in sorted(self.processes, key=lambda member: member[0] in lost):
             if name in lost and process.poll() is None:
@@ -251,7 +253,7 @@ class Job:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-                statuses[name] = 'not done within %d s' % LIMIT_S
+                statuses[name] = 'not done within %d s' % self.limit_s
             log.seek(0)
             output += ['%s: %s' % (name, line.rstrip()) for line in log]
             log.close()

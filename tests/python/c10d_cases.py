@@ -449,6 +449,7 @@ def _main():
         case(dist.get_rank(), dist.get_world_size())
         print('rank %d: %s is right' % (dist.get_rank(), case.__name__), flush=True)
     end(dist.group.WORLD, dist.get_world_size())
+    _store = dist.distributed_c10d._get_default_store()  # kept, so that nobody meets a server that is about to end
     dist.destroy_process_group()
     # A second group in the same store has an engine of its own. It may be bound to a device.
     dist.init_process_group('tributary', device_id=torch.device(DEVICE, 0))
@@ -481,7 +482,7 @@ ON_GPUS = [
     *c10d_contract_cases.ON_GPUS,
     *c10d_stream_cases.ON_GPUS,
 ]
-# Those with fakes of GPUs, and those whose wait() raises the error of its own operation: on a GPU a stream waits.
+# Some have fakes of GPUs. In the others wait() raises the error of its own operation: on a GPU a stream waits.
 HOST_CASES = [
     c10d_group_cases.names,
     places,

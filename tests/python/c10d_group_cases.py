@@ -1,6 +1,7 @@
 """Cases of the torch.distributed backend about reductions with factors and of complex numbers, about names of groups,
 and about groups that cannot be made, part of c10d_cases.py."""
 
+import itertools
 import os
 import unittest.mock
 
@@ -50,19 +51,42 @@ def _divided(size):
     assert torch.equal(model.weight.grad.full_tensor(), torch.full((3, 4), size / 4))
 
 
+# They return a tensor of the same numbers, which are in its memory in another form.
+
+
+def _conjugate(values):
+    return values.conj().resolve_conj().conj()
+
+
+def _negative(values):
+    return torch._neg_view(-values)
+
+
+def _strided(values):
+    return torch.stack([values, values], -1)[..., 0]
+
+
+_FORMS_OF_COMPLEX = torch.clone, _conjugate, _negative, _strided
+
+
 def complex_numbers(rank, size):
     """PyTorch leaves it to a backend to reduce their parts, but for all_reduce()."""
     values = [torch.complex(torch.arange(2.0 * size) * (r + 1), torch.full((2 * size,), float(r))) for r in range(size)]
     mine, shares = slice(2 * rank, 2 * rank + 2), list(values[rank].clone().split(2))
     for dtype in torch.complex64, torch.complex128:
-        own, total = values[rank].to(dtype, copy=True), sum(values).to(dtype)
-        for source, expected in (own, total), (own.conj(), total.conj()):
-            whole, part = source.clone(), torch.empty(2, dtype=dtype)
-            dist.reduce(whole, 0)
-            dist.reduce_scatter_tensor(part, source)
-            assert torch.equal(part, expected[mine]) and (rank > 0 or torch.equal(whole, expected)), (part, whole)
-        dist.group.WORLD.allreduce(own).wait()
-        assert torch.equal(own, total), own
+        own, total = values[rank].to(dtype), sum(values).to(dtype)
+        for form in _FORMS_OF_COMPLEX:
+            for inferring in itertools.product((False, True), repeat=2):
+                with torch.inference_mode(inferring[0]):
+                    source, whole, summed, part = form(own), form(own), form(own), form(torch.zeros(2, dtype=dtype))
+                assert source.is_conj() == whole.is_conj() == part.is_conj() == (form is _conjugate)
+                assert source.is_neg() == whole.is_neg() == part.is_neg() == (form is _negative)
+                with torch.inference_mode(inferring[1]):
+                    dist.reduce(whole, 0)
+                    dist.reduce_scatter_tensor(part, source)
+                    dist.group.WORLD.allreduce(summed).wait()
+                assert torch.equal(part, total[mine]) and torch.equal(summed, total), (form, inferring, part, summed)
+                assert rank > 0 or torch.equal(whole, total), (form, inferring, whole)
     dist.reduce_scatter(shares[rank], shares, dist.ReduceOp.AVG)
     assert torch.allclose(shares[rank], sum(values)[mine] / size), shares
     scaled = values[rank].clone()

@@ -1,7 +1,8 @@
 """Cases of the torch.distributed backend about streams: on which its inputs are awaited and its results are seen, and
 how long memory is kept. c10d_cases.py runs them, on GPUs too: only there a stream may come late.
 
-Numbers are small and whole, so every sum is exact. What waits for a stream too little reads numbers below zero."""
+Numbers are small and whole, so every sum is exact. A call that waits for a stream too little reads numbers below zero.
+"""
 
 import contextlib
 import datetime
@@ -178,7 +179,7 @@ def memory_used_again(rank, size):
             poison = [_empty(count) for _ in range(3)]
         work.wait()
         assert torch.equal(gathered, expected), number
-        # What is not contiguous goes through copies, which are made on one stream and read on another, late one.
+        # Other layouts go through copies, which are made on one stream and read on another, late one.
         columns = torch.empty(count, 2, device=DEVICE).t()
         streams.synchronize()
         with streams.stream(allocating):
@@ -216,7 +217,10 @@ def tensors_of_all_kinds(rank, size):
         dist.all_reduce(tensor)
         assert tensor.tolist() == [size] * 5
     strided, whole = torch.empty(size, 2, device=DEVICE).t(), torch.empty(size * 3, device=DEVICE)
-    dist.all_gather_into_tensor(whole.view(size, 3).t().contiguous().t(), torch.ones(3, device=DEVICE))
+    gathered = torch.zeros(size, 3, device=DEVICE)
+    gathered = gathered.t().contiguous().t() if rank == 0 else gathered  # ranks may differ in it
+    dist.all_gather_into_tensor(gathered, torch.full((3,), float(rank), device=DEVICE))
+    assert gathered.tolist() == [[float(r)] * 3 for r in range(size)], gathered
     dist.reduce_scatter_tensor(strided[0], torch.ones(size * size, device=DEVICE))
     assert strided[0].tolist() == [size] * size
     own = whole.fill_(-1.0)[3 * rank : 3 * rank + 3].fill_(float(rank))  # in place
@@ -258,7 +262,8 @@ def factors_on_streams(rank, size):
 
 
 def barriers_wait_for_streams(rank, size):
-    """As with NCCL, what the current stream had to do is done when a barrier ends, on all workers."""
+    """As with NCCL, a worker's stream has done its part when the worker's barrier ends. It has even before the barrier
+    begins, as gpu_barriers() shows, so those of all workers have when a barrier ends."""
     with streams.stream(streams.Stream()):
         if rank == size - 1:
             let_stream_be_late()

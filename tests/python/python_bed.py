@@ -18,7 +18,7 @@ BUILD = os.path.join(SOURCE, os.environ.get('TRIB_BUILD', 'build/release'))
 LIBRARY = BUILD + '/libtributary.so.0'
 FOLDER = os.environ.get('TRIB_FRAMEWORKS', os.path.join(SOURCE, 'build', 'frameworks'))
 CANNOT_LOAD = 'a library with a sanitizer cannot be loaded into Python'
-TIMEOUT = 400  # seconds; ends a test that hangs, and no test of a machine that is busy with other things
+TIMEOUT = 400  # seconds; long enough for a busy machine, so only a test that hangs is ended
 FOREIGN = ('TRIB_', 'OMPI_', 'PMI_', 'PMIX_', 'SLURM_', 'DMLC_', 'BYTEPS_', 'HOROVOD_', 'TORCHELASTIC_')
 
 

@@ -147,6 +147,11 @@ def places_of_names(python):
         python_bed.run_workers(python, 1, '-c', 'import %s; %s' % (package, program), options=('--as', package))
 
 
+def gpus_of_engines(python):
+    """However an engine was made, a tensor on another GPU than its own is refused."""
+    python_bed.run([python, HERE + '/torch_gpu_cases.py'], python_bed.environment(TRIB_SURVIVE='workers'))
+
+
 def function_in_workers(python):
     """horovod.run starts the workers itself."""
     program = (
@@ -180,6 +185,7 @@ def main():
             ('backend_of_another_version', lambda: backend_of_another_version(python)),
             ('alias', lambda: horovod_and_byteps_names(python)),
             ('places_of_names', lambda: places_of_names(python)),
+            ('gpus_of_engines', lambda: gpus_of_engines(python)),
             ('function_in_workers', lambda: function_in_workers(python)),
             ('example', lambda: python_bed.example_learns(python, 'train_torch.py')),
         ]

@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -40,6 +41,14 @@ def _enter_child():
 
 os.register_at_fork(after_in_child=_enter_child)
 
+
+def _current_gpu():
+    """Returns the GPU that an engine takes on this thread, if PyTorch, whose tensors may be on others, is there to
+    tell."""
+    torch = sys.modules.get('torch')
+    return torch.cuda.current_device() if torch is not None and torch.cuda.is_available() else None
+
+
 Info = collections.namedtuple('Info', 'rank size server_count summing_count reactors epoch partition_bytes chunk_bytes')
 
 
@@ -54,7 +63,7 @@ class Engine:
 
     name = ''  # a Group has one
     timeout_ns = 0  # of what bindings submit; 0: the job's
-    gpu = None  # the index of its device, where a binding knows it
+    gpu = None  # the index of its device, if that is known
 
     def __init__(self, comm: Any = None, unique_id: bytes | None = None, **settings: Any):
         # Strings in config point into the environment. Nothing may change it before create has copied them.
@@ -105,6 +114,8 @@ class Engine:
         self._passed = ctypes.c_void_p.from_param(self._handle.value)
         self.rank, self.size = config.rank, config.worker_count
         self.has_device = config.device not in (None, b'', b'none')
+        if self.has_device:
+            self.gpu = config.device_index if config.device_index >= 0 else _current_gpu()
         self._loss_undoes = None  # not known yet
         _open_engines.add(self)
         atexit.register(self._close_at_exit)

@@ -23,7 +23,7 @@ from .tensors import checked_name, joined, parted, type_of
 
 
 def _rows(array, name):
-    """Returns an array as parted() does, and how many rows it has. What has none that can be sent is refused."""
+    """Returns an array as parted() does, and how many rows it has. An array whose rows cannot be sent is refused."""
     encoded(name)  # refuses what is no name
     shape = np.shape(array)
     if not shape:

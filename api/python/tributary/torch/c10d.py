@@ -460,7 +460,6 @@ def create(opts, _backend_options=None):
             op_timeout_ns=timeout_ns,
             **device.choose_at(place),
         )
-        device.note_gpu(engine)
         try:
             engine.wait_ready()
         except BaseException:

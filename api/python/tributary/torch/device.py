@@ -21,16 +21,7 @@ def init(comm: Any = None, process_sets: Any = None, **settings: Any) -> None:
     the memory of this process's own; TRIB_DEVICE=none keeps it from that."""
     if 'device' not in settings:
         choose()
-    is_made_here = not job.is_initialized()
     job.init(comm, process_sets, _may_continue=True, **settings)
-    if is_made_here:
-        note_gpu(job.engine())
-
-
-def note_gpu(engine: Any) -> None:
-    """Notes the GPU of an engine that this thread has just made: its current one."""
-    if engine.has_device and torch.cuda.is_available():
-        engine.gpu = torch.cuda.current_device()
 
 
 def choose() -> None:
