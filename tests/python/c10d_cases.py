@@ -12,6 +12,7 @@ import unittest.mock
 
 import c10d_contract_cases
 import c10d_differ_cases
+import c10d_fit_cases
 import c10d_group_cases
 import c10d_name_cases
 import c10d_stream_cases
@@ -193,31 +194,6 @@ def places(rank, size):
     assert find(mixed, 2)[:4] == (1, 2, False, True)
     store = dist.PrefixStore('places', dist.distributed_c10d._get_default_store())
     assert tributary.torch.places.exchange(store, 'first', rank, size)[:3] == (rank, size, True)
-
-
-def deadlines(rank, size):
-    """An operation that fails raises its error in backward(), and from a future. Only rank 0 calls: where all do, what
-    the others have sent counts, and the last one's operation may be over before its deadline has been looked at."""
-    group = dist.new_group(list(range(size)))
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1), process_group=group)
-    if rank == 0:
-        group._timed_group.timeout_ns = 1
-        for call in (
-            lambda: model(torch.ones(2, 3)).sum().backward(),
-            lambda: dist.all_reduce(torch.ones(5), group=group, async_op=True).get_future().wait(),
-            lambda: dist.all_reduce(torch.ones(7), group=group),
-        ):
-            try:
-                call()
-            except RuntimeError as problem:
-                assert 'deadline' in str(problem), problem
-                continue
-            raise AssertionError('an operation ended without the others')
-        late = dist.all_reduce(torch.ones(9), group=group, async_op=True)
-        while not late.is_completed():
-            os.sched_yield()
-        assert not late.is_success() and 'deadline' in str(late.exception()), late.exception()
-    dist.barrier()
 
 
 def futures(rank, size):
@@ -486,12 +462,12 @@ ON_GPUS = [
 HOST_CASES = [
     c10d_group_cases.names,
     places,
-    deadlines,
     polled_on_a_gpu,
     disagreements,
     c10d_name_cases.many_sizes,
     c10d_name_cases.no_sum_is_of_different_calls,
     *c10d_differ_cases.CASES,
+    *c10d_fit_cases.CASES,
     *c10d_contract_cases.HOST_CASES,
     *c10d_stream_cases.HOST_CASES,
 ]

@@ -92,10 +92,15 @@ def complex_numbers(rank, size):
     scaled = values[rank].clone()
     dist.all_reduce(scaled, dist._make_nccl_premul_sum(0.5))
     assert torch.equal(scaled, sum(values) / 2), scaled
+    turned = (torch.eye(3) * (1 + 2j)).to_sparse()
+    opts = dist.AllreduceOptions()
+    opts.reduceOp = dist._make_nccl_premul_sum(0.5)
+    dist.group.WORLD.allreduce([turned], opts).wait()  # all_reduce() gives away a copy of it
+    assert torch.equal(turned.to_dense(), torch.eye(3) * (1 + 2j) * size / 2), turned
     try:
         dist.reduce_scatter_tensor(torch.empty(2, dtype=torch.complex64), values[rank], dist.ReduceOp.PRODUCT)
     except ValueError as problem:
-        assert 'complex64' in str(problem), problem
+        assert 'complex64 cannot be reduced so' in str(problem), problem
     else:
         raise AssertionError('a product of complex numbers was not refused')
 

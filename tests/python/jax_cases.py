@@ -64,7 +64,7 @@ def complex_numbers(rank, size):
     assert equal(gradient, 2 * size * every.sum(0).conj()), gradient  # JAX gives the conjugate
     python_bed.refused(
         tributary.ArgumentError,
-        (lambda: trib.allreduce(of_rank(rank, shape), trib.Max), 'complex64 can be summed'),
+        (lambda: trib.allreduce(of_rank(rank, shape), trib.Max), 'complex64 can only be summed'),
         (lambda: trib.allgather(of_rank(rank, ())), 'without dimensions'),
     )
 

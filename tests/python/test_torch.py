@@ -65,7 +65,7 @@ def all_cases(python, workers, *options):
 def backend(python):
     command = [python, '-m', 'torch.distributed.run', '--nproc-per-node', '3', HERE + '/c10d_cases.py']
     output = python_bed.run(command, python_bed.environment())
-    assert output.count('is right') == 171, output[-1500:]
+    assert output.count('is right') == 183, output[-1500:]
 
 
 def backend_without_an_import(python):

@@ -89,7 +89,7 @@ class Operation:
                 return  # another thread was faster
             if status < 0:
                 self._error = error_of(status, text)
-                if status in _APART and self._tensor is not None:
+                if self._tensor is not None and self._is_apart(status):
                     self._tensor.failures.add(status)
             else:
                 self.contributors = _contributors_of(self._handle)
@@ -101,6 +101,10 @@ class Operation:
         lib.trib_op_release(handle)
         if self._is_once:
             lib.trib_tensor_release(self._tensor.handle, None)
+
+    def _is_apart(self, status):
+        """A tensor for one operation has no next one. Its failures are others' only where all workers are told."""
+        return status == _abi.TRIB_MISMATCH or (status in _APART and not self._is_once)
 
     def stream_wait(self, stream: int) -> None:
         """Lets work that is put on a CUDA stream from now on start when the operation is over (device tensors only).

@@ -108,7 +108,7 @@ def parted(array, name, op=None):
     if not jnp.iscomplexobj(array):
         return array, False
     if op not in (None, Average, Sum):
-        raise ArgumentError('%s: elements of %s can be summed and averaged, and op=%s' % (name, array.dtype, op))
+        raise ArgumentError('%s: elements of %s can only be summed and averaged, and op=%s' % (name, array.dtype, op))
     return jnp.stack([jnp.real(array), jnp.imag(array)], -1), True
 
 

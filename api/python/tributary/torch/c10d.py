@@ -19,56 +19,11 @@ from ..bootstrap import unique_id
 from ..engine import Engine
 from ..errors import ArgumentError, TributaryError, UnsupportedError
 from . import device, exchange, futures, places
-from .calls import Timed, nanoseconds, with_short_forms
+from .calls import Timed, ends_coalescing, nanoseconds, with_short_forms
 from .elements import contiguous, is_plain, used_here
-from .ops import scaled
+from .fits import check_fit, check_parts, check_received, deal
+from .factors import multiplied, parts_of, reduction_and_factor
 from .work import Work
-
-_REDUCTIONS = [
-    (dist.ReduceOp.SUM, _abi.TRIB_SUM),
-    (dist.ReduceOp.AVG, _abi.TRIB_AVG),
-    (dist.ReduceOp.MIN, _abi.TRIB_MIN),
-    (dist.ReduceOp.MAX, _abi.TRIB_MAX),
-    (dist.ReduceOp.PRODUCT, _abi.TRIB_PRODUCT),
-    (dist.ReduceOp.BAND, _abi.TRIB_BIT_AND),
-    (dist.ReduceOp.BOR, _abi.TRIB_BIT_OR),
-    (dist.ReduceOp.BXOR, _abi.TRIB_BIT_XOR),
-]
-
-
-def _check_fit(output, source, has_room=True):
-    """Raises ArgumentError for an output that cannot hold what is made of the source."""
-    if output.dtype != source.dtype or not has_room:
-        raise ArgumentError(
-            'an output of %d elements of %s does not fit an input of %d of %s'
-            % (output.numel(), output.dtype, source.numel(), source.dtype)
-        )
-
-
-def _reduction(opts):
-    """Returns the engine's reduction, and by what the input is multiplied before; None: by nothing."""
-    op = getattr(opts, 'reduceOp', opts)
-    if op is None:
-        return _abi.TRIB_SUM, None
-    for known, reduce in _REDUCTIONS:  # a ReduceOp does not hash as its constants do
-        if op == known:
-            return reduce, None
-    if op == getattr(dist.ReduceOp, 'PREMUL_SUM', None):
-        factor = op.__getstate__()[1]  # older releases have no other call that tells it
-        if isinstance(factor, torch.Tensor):  # to read one of a GPU would wait for it
-            factor = factor.reshape(()) if factor.is_cuda else float(factor)
-        return _abi.TRIB_SUM, factor
-    raise UnsupportedError('tributary: %s is not supported' % op)
-
-
-def _parts(tensor, reduce):
-    """Returns the real and imaginary parts of a complex tensor, whose sums are its own; others as they are."""
-    is_linear = reduce in (_abi.TRIB_SUM, _abi.TRIB_AVG)
-    return torch.view_as_real(tensor) if tensor.is_complex() and is_linear else tensor
-
-
-def _multiplied(tensor, factor):
-    return tensor if factor is None else scaled(tensor, factor)
 
 
 def _device_kinds():
@@ -156,7 +111,7 @@ class ProcessGroup(dist.ProcessGroup):
     def end_coalescing(self, device):
         handles = vars(self._coalescing).pop('handles', None)
         if handles is None:
-            raise ArgumentError('end_coalescing() without start_coalescing() on the same thread')
+            raise ArgumentError('end_coalescing() without start_coalescing() on the same thread, or after an error')
         return self._work(exchange.merged(handles, lambda: None), [])
 
     _start_coalescing, _end_coalescing = start_coalescing, end_coalescing
@@ -187,13 +142,13 @@ class ProcessGroup(dist.ProcessGroup):
 
     @with_short_forms
     def allreduce(self, tensors, opts=None):
-        (reduce, factor), engine = _reduction(opts), self._timed(opts)
+        (reduce, factor), engine = reduction_and_factor(opts), self._timed(opts)
         if any(tensor.layout == torch.sparse_coo for tensor in tensors):
             return self._sum_sparse(engine, tensors, reduce, factor)
 
         def begin(tensor):
-            parts = _parts(tensor, reduce)
-            return exchange.all_reduce(engine, _multiplied(parts, factor), parts, reduce)
+            parts = parts_of(tensor, reduce)
+            return exchange.all_reduce(engine, multiplied(parts, factor), parts, reduce)
 
         return self._in_place(tensors, begin)
 
@@ -204,7 +159,7 @@ class ProcessGroup(dist.ProcessGroup):
         """Sums sparse tensors in place: workers gather indices and values, and add up where indices meet."""
         if reduce != _abi.TRIB_SUM or any(tensor.layout != torch.sparse_coo for tensor in tensors):
             raise UnsupportedError('tributary: sparse tensors can only be summed, and with sparse ones alone')
-        parts = [_multiplied(tensor.detach(), factor).coalesce() for tensor in tensors]
+        parts = [multiplied(tensor.detach(), factor).coalesce() for tensor in tensors]
         indices = [exchange.all_gather(engine, part.indices().t().contiguous()) for part in parts]
         values = [exchange.all_gather(engine, part.values().contiguous()) for part in parts]
 
@@ -220,18 +175,18 @@ class ProcessGroup(dist.ProcessGroup):
 
     @with_short_forms
     def reduce(self, tensors, opts):
-        (reduce, factor), engine = _reduction(opts), self._timed(opts)
+        (reduce, factor), engine, root = reduction_and_factor(opts), self._timed(opts), self._root(opts)
         sources = [contiguous(tensor, 'tensor') for tensor in tensors]
         scratch = [torch.empty_like(source) for source in sources]
         handles = [
             exchange.reduce_to(
-                engine, _multiplied(_parts(source, reduce), factor), _parts(landing, reduce), opts.rootRank, reduce
+                engine, multiplied(parts_of(source, reduce), factor), parts_of(landing, reduce), root, reduce
             )
             for source, landing in zip(sources, scratch)
         ]
 
         def finish():
-            if self._rank == opts.rootRank:
+            if self._rank == root:
                 for tensor, landing in zip(tensors, scratch):
                     tensor.detach().copy_(used_here(landing))
 
@@ -239,24 +194,42 @@ class ProcessGroup(dist.ProcessGroup):
 
     @with_short_forms
     def broadcast(self, tensors, opts):
-        engine = self._timed(opts)
-        return self._in_place(tensors, lambda tensor: exchange.broadcast(engine, tensor, opts.rootRank))
+        engine, root = self._timed(opts), self._root(opts)
+        return self._in_place(tensors, lambda tensor: exchange.broadcast(engine, tensor, root))
+
+    def _landing(self, output):
+        """Returns memory for a result: the output's own, if the engine may fill that, or some to be copied from."""
+        return (
+            output.detach() if is_plain(output) else torch.empty(output.shape, dtype=output.dtype, device=output.device)
+        )
+
+    @staticmethod
+    def _landed(handle, output, landing):
+        """Returns a handle whose result is in the output."""
+        return (
+            handle
+            if landing.data_ptr() == output.data_ptr()
+            else exchange.merged([handle], lambda: output.detach().copy_(used_here(landing)))
+        )
+
+    def _root(self, opts):
+        """Returns the root of a call, and refuses what is no rank before the call is counted."""
+        if not 0 <= opts.rootRank < self._size:
+            raise ArgumentError('root %d is not a rank below %d' % (opts.rootRank, self._size))
+        return opts.rootRank
 
     def _gather(self, outputs, source, value, opts):
-        handle = exchange.all_gather(self._timed(opts), contiguous(source, 'input').reshape(-1))
-
-        def finish():
-            begin = 0
-            for rank, (output, length) in enumerate(zip(outputs, handle.wait()[1])):
-                if output.numel() != length:
-                    raise ArgumentError(
-                        'all_gather: rank %d has %d elements, and the output for them %d: ranks must expect what the '
-                        'others have' % (rank, length, output.numel())
-                    )
-                output.detach().copy_(handle.wait()[0][begin : begin + length].view(output.shape))
-                begin += length
-
-        return self._work(exchange.merged([handle], finish), value)
+        source, engine = contiguous(source, 'input'), self._timed(opts)
+        check_parts('all_gather', outputs, self._size)
+        if all(output.numel() == source.numel() for output in outputs):  # as all_gather_single(), which may be called
+            whole = source.new_empty(len(outputs) * source.numel())  # instead on other ranks
+            handle = exchange.all_gather_into(engine, whole, source)
+            sizes = [source.numel()] * len(outputs)
+            return self._work(
+                exchange.merged([handle], lambda: deal('all_gather', outputs, (used_here(whole), sizes))), value
+            )
+        handle = exchange.all_gather(engine, source.reshape(-1))
+        return self._work(exchange.merged([handle], lambda: deal('all_gather', outputs, handle.wait())), value)
 
     @with_short_forms
     def allgather(self, outputs, inputs, opts=None):
@@ -270,12 +243,12 @@ class ProcessGroup(dist.ProcessGroup):
     def allgather_coalesced(self, outputs, inputs, opts=None):
         return self.allgather(list(map(list, zip(*outputs))), inputs, opts or dist.AllgatherOptions())
 
+    @ends_coalescing
     def all_gather_single(self, output, source, opts=None):
-        _check_fit(output, source, output.numel() == source.numel() * self._size)
-        if not is_plain(output):
-            return self._gather(list(output.view(self._size, -1).unbind(0)), source, output, opts)
-        handle = exchange.all_gather_into(self._timed(opts), output.detach(), contiguous(source, 'input'))
-        return self._work(handle, output, self._is_filled(output))
+        check_fit(output, source, output.numel() == source.numel() * self._size)
+        landing = self._landing(output)
+        handle = exchange.all_gather_into(self._timed(opts), landing, contiguous(source, 'input'))
+        return self._work(self._landed(handle, output, landing), output, self._is_filled(output))
 
     _allgather_base = all_gather_single
 
@@ -288,22 +261,24 @@ class ProcessGroup(dist.ProcessGroup):
     @with_short_forms
     def gather(self, outputs, inputs, opts):
         # Everybody sends to the root, and nobody to anybody else.
-        source = contiguous(inputs[0], 'input').reshape(-1)
-        lengths = [source.numel() if r == opts.rootRank else 0 for r in range(self._size)]
+        source, root = contiguous(inputs[0], 'input').reshape(-1), self._root(opts)
+        if self._rank == root:
+            check_parts('gather', outputs[0], self._size)
+        lengths = [source.numel() if r == root else 0 for r in range(self._size)]
         # Ranks that differ in the root are told as those that differ in the call.
-        handle = exchange.all_to_all(self._timed(opts), source, lengths, kind='gather_to_%d' % opts.rootRank)
+        handle = exchange.all_to_all(self._timed(opts), source, lengths, kind='gather_to_%d' % root)
 
         def finish():
-            if self._rank == opts.rootRank:
-                for output, part in zip(outputs[0], handle.wait()[0].view(self._size, -1)):
-                    output.detach().copy_(part.view(output.shape))
+            if self._rank == root:
+                deal('gather', outputs[0], handle.wait())
 
         return self._work(exchange.merged([handle], finish), outputs)
 
+    @ends_coalescing
     def gather_single(self, output, source, opts=None):
         parts, opts = [], opts or dist.GatherOptions()
         if self._rank == opts.rootRank:
-            _check_fit(output, source, output.numel() == source.numel() * self._size)
+            check_fit(output, source, output.numel() == source.numel() * self._size)
             parts = list(output.view(self._size, -1).unbind(0))
         return self.gather([parts], [source], opts)
 
@@ -311,29 +286,29 @@ class ProcessGroup(dist.ProcessGroup):
 
     @with_short_forms
     def scatter(self, outputs, inputs, opts):
-        is_root, output = self._rank == opts.rootRank, outputs[0]
-        source = (
-            torch.cat([contiguous(part, 'input').reshape(-1) for part in inputs[0]]) if is_root else output.new_empty(0)
-        )
-        lengths = [output.numel() if is_root else 0] * self._size
-        handle = exchange.all_to_all(self._timed(opts), source, lengths, kind='scatter_from_%d' % opts.rootRank)
-        return self._work(
-            exchange.merged([handle], lambda: output.detach().copy_(handle.wait()[0].view(output.shape))), outputs
-        )
+        output, root = outputs[0], self._root(opts)
+        source, lengths = output.new_empty(0), [0] * self._size
+        if self._rank == root:
+            check_parts('scatter', inputs[0], self._size)
+            for part in inputs[0]:
+                check_fit(output, part, part.numel() == output.numel())
+            source = torch.cat([contiguous(part, 'input').reshape(-1) for part in inputs[0]])
+            lengths = [output.numel()] * self._size
+        handle = exchange.all_to_all(self._timed(opts), source, lengths, kind='scatter_from_%d' % root)
+
+        def finish():
+            received, lengths = handle.wait()
+            check_received('scatter', [output.numel() if r == root else 0 for r in range(self._size)], lengths)
+            output.detach().copy_(received.view(output.shape))
+
+        return self._work(exchange.merged([handle], finish), outputs)
 
     def _scatter_sum(self, output, source, opts):
-        _check_fit(output, source)
-        landing = (
-            output.detach() if is_plain(output) else torch.empty(output.shape, dtype=output.dtype, device=output.device)
-        )
-        reduce, factor = _reduction(opts)
-        source = _multiplied(_parts(source, reduce), factor)
-        handle = exchange.reduce_scatter(self._timed(opts), _parts(landing, reduce), source, reduce)
-        return (
-            handle
-            if landing.data_ptr() == output.data_ptr()
-            else exchange.merged([handle], lambda: output.detach().copy_(used_here(landing)))
-        )
+        check_fit(output, source)
+        landing, (reduce, factor) = self._landing(output), reduction_and_factor(opts)
+        source = multiplied(parts_of(source, reduce), factor)
+        handle = exchange.reduce_scatter(self._timed(opts), parts_of(landing, reduce), source, reduce)
+        return self._landed(handle, output, landing)
 
     @with_short_forms
     def reduce_scatter(self, outputs, inputs, opts=None):
@@ -343,8 +318,9 @@ class ProcessGroup(dist.ProcessGroup):
         ]
         return self._work(exchange.merged(handles, lambda: None), outputs)
 
+    @ends_coalescing
     def reduce_scatter_single(self, output, source, opts=None):
-        _check_fit(output, source, output.numel() * self._size == source.numel())
+        check_fit(output, source, output.numel() * self._size == source.numel())
         handle = self._scatter_sum(output, contiguous(source, 'input'), opts)
         return self._work(handle, output, self._is_filled(output))
 
@@ -358,28 +334,30 @@ class ProcessGroup(dist.ProcessGroup):
 
     @with_short_forms
     def alltoall(self, outputs, inputs, opts=None):
+        check_parts('all_to_all', inputs, self._size)
+        check_parts('all_to_all', outputs, self._size)
         source = torch.cat([contiguous(part, 'input').reshape(-1) for part in inputs])
         handle = exchange.all_to_all(self._timed(opts), source, [part.numel() for part in inputs])
 
-        def finish():
-            flat, lengths = handle.wait()
-            for output, part in zip(outputs, flat.split(lengths)):
-                output.detach().copy_(part.view(output.shape))
+        return self._work(exchange.merged([handle], lambda: deal('all_to_all', outputs, handle.wait())), outputs)
 
-        return self._work(exchange.merged([handle], finish), outputs)
-
+    @ends_coalescing
     def all_to_all_single(self, output, source, output_splits=None, input_splits=None, opts=None, timeout=None):
         source = contiguous(source, 'input')
         row = torch.Size(source.shape[1:]).numel()
         lengths = self._rows_for_each(source, input_splits, 'input')
-        self._rows_for_each(output, output_splits, 'output')
-        _check_fit(output, source)
+        rooms = self._rows_for_each(output, output_splits, 'output')
+        check_fit(output, source)
         if row == 0:  # nothing is sent
-            lengths, row = [0] * self._size, 1
+            lengths, rooms, row = [0] * self._size, [0] * self._size, 1
         handle = exchange.all_to_all(self._timed(opts or timeout), source, lengths, row)
-        return self._work(
-            exchange.merged([handle], lambda: output.detach().copy_(handle.wait()[0].view(output.shape))), output
-        )
+
+        def finish():
+            received, sent = handle.wait()
+            check_received('all_to_all_single', [room * row for room in rooms], [length * row for length in sent])
+            output.detach().copy_(received.view(output.shape))
+
+        return self._work(exchange.merged([handle], finish), output)
 
     def _rows_for_each(self, tensor, splits, what):
         """Returns how many rows of a tensor belong to each worker."""
@@ -406,6 +384,7 @@ class ProcessGroup(dist.ProcessGroup):
         opts.timeout = timeout or opts.timeout
         self.barrier(opts).wait()  # it fails on all that have come, and says who has not
 
+    @ends_coalescing
     def send(self, *_unused, **_also_unused):
         raise UnsupportedError(
             'tributary: send() and recv() are not supported: a process group of gloo can do them beside this one'

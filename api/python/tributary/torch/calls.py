@@ -24,10 +24,26 @@ class Timed:
             setattr(self, name, getattr(group, name))
 
 
+def ends_coalescing(method):
+    """Makes a method that raises end what start_coalescing() has begun: PyTorch leaves it open then, and nothing is to
+    be kept for an end that does not come."""
+
+    @functools.wraps(method)
+    def begin(self, *arguments, **keywords):
+        try:
+            return method(self, *arguments, **keywords)
+        except BaseException:
+            vars(self._coalescing).pop('handles', None)
+            raise
+
+    return begin
+
+
 def with_short_forms(method):
     """Makes a method take PyTorch's other arguments, too: a tensor instead of a list, a root, an operation or a timeout
     instead of options, keywords. The base class makes lists and options of them, and calls this again."""
 
+    @ends_coalescing
     @functools.wraps(method)
     def begin(self, *arguments, **keywords):
         if keywords.keys() == {'opts'}:

@@ -31,6 +31,12 @@ for _name, _number in (  # not in every release
 def dtype_of(tensor, what='tensor'):
     """Returns the engine's type of a tensor's elements."""
     dtype = DTYPES.get(tensor.dtype)
+    if dtype is None and tensor.is_complex():
+        raise ArgumentError(
+            '%s: elements of %s cannot be reduced so: sum torch.view_as_real(tensor), their parts, or gather and '
+            'reduce them by yourself; sums and averages of torch.distributed take them as they are'
+            % (what, tensor.dtype)
+        )
     if dtype is None:
         raise ArgumentError(
             '%s: elements of %s cannot be summed: convert the tensor to one of %s'

@@ -6,12 +6,14 @@ for themselves. In threads beside the main one and its backward passes each kind
 each size: these are not compared."""
 
 import ctypes
+import functools
 import math
+from typing import NamedTuple
 
 import torch
 
 from .. import _abi, job
-from .._library import call, lib
+from .._library import call, error_of, lib
 from ..errors import ArgumentError, MismatchError
 from . import futures
 from .elements import bits_of, dtype_of, stream_of, used_here
@@ -44,46 +46,56 @@ def part_of(name, part):
     return type(name)('%s.%s' % (name, part))
 
 
+class _Call(NamedTuple):
+    """A call without a name."""
+
+    kind: str  # as the tensor's name begins with it
+    number: int
+    is_numbered: bool  # the number is that among all calls; else that among those of its kind from other threads
+    tensors: dict  # of its slot
+    failures: set  # of the slot's calls
+
+
 def _counted(engine, kind):
-    """Returns the kind as names begin with it, the number of a call without a name, whether that is its number among
-    all calls, and what its slot has: tensors, and failures of its calls. Other threads' are counted for each kind."""
+    """Counts a call. What can be refused was refused before, as workers that count differently do not meet again."""
     has_order = futures.has_order()
     kind = kind if has_order else 'thread.' + kind
     counter = 'call' if has_order else kind
-    turn = futures.counted(engine, counter)
-    return kind, turn, has_order, engine.known.setdefault((counter, turn % _SLOTS), ({}, set()))
+    number = futures.counted(engine, counter)
+    return _Call(kind, number, has_order, *engine.known.setdefault((counter, number % _SLOTS), ({}, set())))
 
 
-def _alone(engine, name, dtype, count, turn, is_numbered, failures, **options):
+def _alone(engine, its_call, name, dtype, count, **options):
     """Returns the tensor of one call, and options of its submission."""
-    tensor = engine.declare_once(name, dtype, count, is_numbered=is_numbered, **options)
-    tensor.failures = failures
-    return tensor, dict(is_once=True, step=turn)
+    tensor = engine.declare_once(name, dtype, count, is_numbered=its_call.is_numbered, **options)
+    tensor.failures = its_call.failures
+    return tensor, dict(is_once=True, step=its_call.number)
 
 
 def _slot(engine, kind, source, priority, codec):
     """Returns the tensor of an operation without a name, and options of its submission."""
     dtype, count, is_cuda = dtype_of(source, kind), source.numel(), source.is_cuda
-    kind, turn, is_numbered, (tensors, failures) = _counted(engine, kind)
+    its_call = _counted(engine, kind)
+    kind, number, is_numbered, tensors, failures = its_call
     key = kind, dtype, count, is_cuda, codec
     if not failures and key in tensors:
-        return tensors[key], dict(step=turn)  # workers compare it, so that no sum is of different calls
+        return tensors[key], dict(step=number)  # workers compare it, so that no sum is of different calls
     # Two workers that met in a name would learn at once that their sizes differ, and a third one, whose slot has a
     # tensor of its size, would not. So they do not meet, and their numbers tell all of them.
     size = '.%s.%d' % (str(source.dtype).removeprefix('torch.'), count) if is_numbered else ''
     try:
         if not failures and len(tensors) < _SLOT_TENSORS:
-            name = '%s.%d%s' % (kind, turn % _SLOTS, size)
+            name = '%s.%d%s' % (kind, number % _SLOTS, size)
             tensor = engine.declare(name, dtype, count, priority, is_cuda, codec=codec, is_numbered=is_numbered)
             tensor.failures, tensors[key] = failures, tensor
-            return tensor, dict(step=turn)
+            return tensor, dict(step=number)
     except MismatchError:
         pass  # nobody has waited for the operation that failed
     # A new tensor of a full slot is declared for this call alone, and so is each of a slot with an operation that
     # failed, as workers may be at different rounds of its tensors. The call's number is the same on all, so they meet
-    # again when each has seen the error, whichever does first.
-    name, options = '%s.alone.%d%s' % (kind, turn, size), dict(priority=priority, is_device=is_cuda, codec=codec)
-    return _alone(engine, name, dtype, count, turn, is_numbered, failures, **options)
+    # again when each has seen the error, whichever does first. What fails on some alone parts them for good.
+    name, options = '%s.alone.%d%s' % (kind, number, size), dict(priority=priority, is_device=is_cuda, codec=codec)
+    return _alone(engine, its_call, name, dtype, count, **options)
 
 
 def _tensor(engine, kind, name, source, priority=0, codec=None, shape=()):
@@ -108,6 +120,20 @@ def _tensor(engine, kind, name, source, priority=0, codec=None, shape=()):
             name, dtype, count, priority, is_cuda, codec=codec, shape=declared, known=known
         )
     return engine.known[key], {}
+
+
+@functools.lru_cache(maxsize=None)
+def _suits(dtype, reduce):
+    return lib.trib_reduce_suits(dtype, reduce)
+
+
+def _check_reduction(tensor, reduce, what):
+    """Refuses a reduction that does not go with the type of elements."""
+    dtype = dtype_of(tensor, what)
+    if not _suits(dtype, reduce):
+        text = '%s: there is no %s of %s: bitwise reductions need integers or bools, and bools have no average'
+        names = lib.trib_reduce_name(reduce).decode(), lib.trib_dtype_name(dtype).decode()
+        raise error_of(_abi.TRIB_UNSUPPORTED, text % (what, *names))
 
 
 def _shape_of(tensor, count):
@@ -161,6 +187,8 @@ def all_reduce(
     kind='all_reduce',
 ):
     """landing = reduction of all workers' sources. They may be the same tensor."""
+    _check_reduction(source, reduce, name or kind)
+    stream = stream_of(source, engine.gpu)
     tensor, options = _tensor(engine, kind, name, source, priority, codec=codec, shape=source.shape)
     operation = tensor.submit(
         lib.trib_push_pull,
@@ -168,7 +196,7 @@ def all_reduce(
         landing.data_ptr(),
         (source, landing),
         reduce=reduce,
-        stream=stream_of(source, engine.gpu),
+        stream=stream,
         priority=priority,
         prescale=prescale,
         postscale=postscale,
@@ -180,7 +208,7 @@ def all_reduce(
 
 def broadcast(engine, tensor, root, name=None, value=None):
     """Every worker's tensor becomes the root's. Any type will do: the bytes are sent."""
-    flat, shape = bits_of(tensor), tensor.shape
+    flat, shape, stream = bits_of(tensor), tensor.shape, stream_of(tensor, engine.gpu)
     if name is None and futures.line() is None and not futures.has_order():
         # A thread that saves a checkpoint broadcasts objects beside the training: each size counts for itself.
         kind, shape = 'broadcast.%s.%d' % (flat.dtype, flat.numel()), ()
@@ -192,7 +220,7 @@ def broadcast(engine, tensor, root, name=None, value=None):
         flat.data_ptr(),
         (tensor, flat),
         root=root,
-        stream=stream_of(tensor, engine.gpu),
+        stream=stream,
         timeout_ns=engine.timeout_ns,
         **options,
     )
@@ -219,9 +247,9 @@ def _once(engine, kind, name, dtype, count=0, **options):
         name = '%s.%s' % (kind, futures.line().next().name)
     if name is not None:
         return engine.declare_once(name, dtype, count, **options), dict(is_once=True)
-    # A worker that differs has a tensor of the slot in its place, so a failure is the slot's, too.
-    kind, turn, is_numbered, (_tensors, failures) = _counted(engine, kind)
-    return _alone(engine, '%s.%d' % (kind, turn), dtype, count, turn, is_numbered, failures, **options)
+    # A worker that differs has a tensor of the slot in its place, so what all are told is a failure of the slot, too.
+    its_call = _counted(engine, kind)
+    return _alone(engine, its_call, '%s.%d' % (its_call.kind, its_call.number), dtype, count, **options)
 
 
 def _within_reach(engine, tensor):
@@ -259,6 +287,7 @@ def all_gather(engine, source, row=1, name=None):
     that belong together. Type and row must be the same on all workers."""
     near = _within_reach(engine, source)
     bits = bits_of(near).reshape(-1)
+    stream = stream_of(bits, engine.gpu)
     scale = max(row * (near.element_size() // bits.element_size()), 1)
     tensor, options = _once(
         engine,
@@ -276,10 +305,10 @@ def all_gather(engine, source, row=1, name=None):
         result, counts = _taken(handle, near.dtype, engine.size)
         return result, [count // scale for count in counts]
 
-    return _of_unknown_length(engine, tensor, options, lib.trib_all_gather, bits, near, value, source.device)
+    return _of_unknown_length(engine, tensor, options, lib.trib_all_gather, bits, near, value, stream, source.device)
 
 
-def _of_unknown_length(engine, tensor, options, function, bits, near, value, device):
+def _of_unknown_length(engine, tensor, options, function, bits, near, value, stream, device):
     """Submits an operation whose output the engine takes memory for, on the host, and returns its handle. device: where
     the output goes, on the stream of the thread that asks for it."""
     operation = tensor.submit(
@@ -289,7 +318,7 @@ def _of_unknown_length(engine, tensor, options, function, bits, near, value, dev
         (near, bits),
         value,
         flags=_abi.TRIB_OP_ALLOCATE_OUTPUT,
-        stream=stream_of(bits, engine.gpu),
+        stream=stream,
         timeout_ns=engine.timeout_ns,
         **options,
     )
@@ -305,7 +334,7 @@ def all_gather_into(engine, landing, source):
     """landing = all workers' sources, one behind the other; they are equally long."""
     near = _within_reach(engine, source)
     flat = bits_of(near).reshape(-1)
-    target = _like(landing, flat)
+    target, stream = _like(landing, flat), stream_of(flat, engine.gpu)
     tensor, options = _once(
         engine,
         'all_gather',
@@ -322,7 +351,7 @@ def all_gather_into(engine, landing, source):
         target.data_ptr(),
         (near, flat, target),
         output_bytes=target.numel() * target.element_size(),
-        stream=stream_of(flat, engine.gpu),
+        stream=stream,
         timeout_ns=engine.timeout_ns,
         **options,
     )
@@ -332,7 +361,8 @@ def all_gather_into(engine, landing, source):
 def reduce_scatter(engine, output, source, reduce, row=1, name=None):
     """output = this worker's slice of the reduction of all workers' sources; slices lie in order of rank."""
     near = _within_reach(engine, source)
-    target = _like(output, near)
+    _check_reduction(near, reduce, name or 'reduce_scatter')
+    target, stream = _like(output, near), stream_of(near, engine.gpu)
     tensor, options = _once(
         engine,
         'reduce_scatter',
@@ -350,7 +380,7 @@ def reduce_scatter(engine, output, source, reduce, row=1, name=None):
         target.data_ptr(),
         (near, target),
         reduce=reduce,
-        stream=stream_of(near, engine.gpu),
+        stream=stream,
         input_bytes=near.numel() * near.element_size(),  # workers' rows may differ, which only the engine knows
         timeout_ns=engine.timeout_ns,
         **options,
@@ -363,6 +393,7 @@ def all_to_all(engine, source, lengths, row=1, name=None, kind='all_to_all'):
     `source` for each worker. kind: of calls that may meet where they have no name."""
     near = _within_reach(engine, source)
     bits = bits_of(near).reshape(-1)
+    stream = stream_of(bits, engine.gpu)
     scale = max(row * (near.element_size() // bits.element_size()), 1)
     tensor, options = _once(
         engine,
@@ -379,14 +410,15 @@ def all_to_all(engine, source, lengths, row=1, name=None, kind='all_to_all'):
         result, counts = _taken(handle, near.dtype, engine.size**2)
         return result, [count // scale for count in counts[engine.rank :: engine.size]]
 
-    return _of_unknown_length(engine, tensor, options, lib.trib_all_to_all, bits, near, value, source.device)
+    return _of_unknown_length(engine, tensor, options, lib.trib_all_to_all, bits, near, value, stream, source.device)
 
 
 def reduce_to(engine, source, landing, root, reduce):
     """landing on the root = reduction of all workers' sources; elsewhere it is not used."""
     near = source.cpu()  # on devices only groups reduce to one worker
+    _check_reduction(near, reduce, 'reduce')
     target = _like(landing, near)
-    # The workers end at different times, so they would not give up a slot together.
+    # The workers end at different times, and the root may fail alone: they would not give up a slot together.
     tensor, options = _once(engine, 'reduce', None, dtype_of(near), near.numel())
     operation = tensor.submit(
         lib.trib_reduce_to,

@@ -77,7 +77,10 @@ def scaled(tensor, factor):
     """Returns tensor * factor, computed wider and rounded once to the tensor's type."""
     if not isinstance(factor, torch.Tensor) and factor == 1.0:
         return tensor
-    wide = torch.float64 if not tensor.is_floating_point() or tensor.dtype == torch.float64 else torch.float32
+    if tensor.is_complex():
+        wide = torch.promote_types(tensor.dtype, torch.complex64)
+    else:
+        wide = torch.float64 if not tensor.is_floating_point() or tensor.dtype == torch.float64 else torch.float32
     return (tensor.to(wide) * factor).to(tensor.dtype)
 
 
