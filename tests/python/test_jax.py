@@ -128,7 +128,7 @@ def all_cases(python, workers, *options, devices=1, only=(), is_group=False):
         output = on_gpus(python, workers, only, options, is_group)
     else:
         output = on_processors(python, workers, only, options, devices)
-    assert output.count('is right') == (len(only) or 19) * workers, output[-1500:]
+    assert output.count('is right') == (len(only) or 20) * workers, output[-1500:]
 
 
 def goes_on_in_the_process(python):
