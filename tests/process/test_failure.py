@@ -323,6 +323,9 @@ def too_little_memory():
     members = [subprocess.Popen([TRIBUTARY, 'server'], **settings)]
     try:
         await_knock(port)  # a starting reactor allocates memory of its own
+        while len(os.listdir('/proc/%d/task' % members[0].pid)) < 4:  # a reactor, its clock, and one that takes signals
+            assert members[0].poll() is None, members[0].communicate()[0]
+            time.sleep(0.01)
         pages = int(open('/proc/%d/statm' % members[0].pid).read().split()[0])
         limit = pages * resource.getpagesize() + (3 << 20)
         resource.prlimit(members[0].pid, resource.RLIMIT_AS, (limit, limit))
