@@ -22,7 +22,8 @@ import time
 
 TAP = re.compile(r'^(not ok|ok) \d+ (?:- )?(.*)$')
 # Seconds, for tests that need more than others: these boot machines, or begin a framework dozens of times.
-DEADLINES = {'test_rdma.py': 1200, 'test_rdma_counters.py': 300, 'test_gpu.py': 3600, 'test_torch.py': 1200}
+FRAMEWORKS = 'test_torch.py', 'test_jax.py', 'test_tensorflow.py', 'test_keras.py'
+DEADLINES = {'test_rdma.py': 1200, 'test_gpu.py': 3600, **dict.fromkeys(FRAMEWORKS, 1200)}
 # Scripts that count what others on the machine would add to, pin reactors, shape links, boot machines or hold GPUs.
 ALONE = (
     'tests/process/test_counters.py',
