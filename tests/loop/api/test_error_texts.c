@@ -240,19 +240,21 @@ static void rank_0_knows_who_is_missing(void **state)
     assert_int_equal(trib_engine_destroy(engine), TRIB_OK);
 }
 
-static void missing_member_is_logged_once(void **state)
+/* A machine that stands still for the whole time to join has not reached its own coordinator, and gets more time. */
+static void who_is_missing_ends_a_join(void **state)
 {
     (void)state;
-    char address[32];
-    job_free_address(address, sizeof address);
-    trib_engine *engine = join_alone(address, 0, 300 * INT64_C(1000000));
-    float data[16] = {0};
-    trib_op *op = job_push_pull(engine, job_declare(engine, "t", TRIB_FLOAT32, 16), data, data, TRIB_SUM);
-    trib_error error = {.text = ""};
-    assert_int_equal(job_wait(op, &error), TRIB_JOIN_FAILED);
+    trib_error error = {.text = "could not reach"};
+    for (int64_t limit_ns = 300 * INT64_C(1000000); strstr(error.text, "could not reach") != NULL; limit_ns *= 2) {
+        assert_true(limit_ns < 60 * INT64_C(1000000000));
+        char address[32];
+        job_free_address(address, sizeof address);
+        trib_engine *engine = join_alone(address, 0, limit_ns);
+        assert_int_equal(trib_engine_wait_ready(engine, -1, &error), TRIB_JOIN_FAILED);
+        assert_int_equal(trib_engine_destroy(engine), TRIB_OK);
+    }
     must_say(error.text, "missing rank 1, rank 2 and 2 of 2 servers");
     assert_null(strstr(error.text, "("));
-    assert_int_equal(trib_engine_destroy(engine), TRIB_OK);
 }
 
 static void others_know_why_it_is_not_reached(void **state)
@@ -343,7 +345,7 @@ int main(void)
         cmocka_unit_test(memory_that_is_not_there),
         cmocka_unit_test(a_loop_that_was_kept_busy),
         cmocka_unit_test(rank_0_knows_who_is_missing),
-        cmocka_unit_test(missing_member_is_logged_once),
+        cmocka_unit_test(who_is_missing_ends_a_join),
         cmocka_unit_test(others_know_why_it_is_not_reached),
         cmocka_unit_test(servers_have_the_numbers_that_they_ask_for),
         cmocka_unit_test(servers_are_told_the_right_count_or_none),
