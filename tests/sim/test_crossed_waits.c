@@ -4,8 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "engine/membership/waits.h"
 #include "tests/sim/sim_bed.h"
@@ -407,13 +405,7 @@ static void ranks_have_gaps_after_a_loss(void **state)
     X(USES_IGNORED, "any uses of a name are taken for the same")                                                       \
     X(NAMES_IGNORED, "all names are taken for one")                                                                    \
     X(REPORTS_KEPT, "reports of waits outlast a join")
-#define BUG_ENUM(name, text) PLANT_##name,
-#define BUG_NAME(name, text) [PLANT_##name] = (text),
-
-enum { PLANT_NOTHING, BUG_LIST(BUG_ENUM) PLANT_COUNT };
-static const char *const bugs[PLANT_COUNT] = {BUG_LIST(BUG_NAME)};
-static int planted;
-static bool was_found[PLANT_COUNT];
+#include "tests/sim/planted.h"
 
 __typeof__(trib_waits_take) __real_trib_waits_take, __wrap_trib_waits_take;
 trib_status __wrap_trib_waits_take(trib_coordinator *self, uint32_t member, const trib_frame *frame, trib_error *error)
@@ -446,36 +438,7 @@ static const struct CMUnitTest scenes[] = {
     cmocka_unit_test(ranks_have_gaps_after_a_loss),
 };
 
-/* Each bug makes the scenes fail in a process of its own. */
-static bool is_found(int bug)
-{
-    fflush(NULL);
-    const pid_t child = fork();
-    if (child == 0) {
-        planted = bug;
-        const bool is_silent = freopen("/dev/null", "w", stdout) != NULL && freopen("/dev/null", "w", stderr) != NULL;
-        _exit(is_silent && cmocka_run_group_tests_name("planted", scenes, NULL, NULL) > 0 ? 1 : 0);
-    }
-    int status = 0;
-    return waitpid(child, &status, 0) == child && !(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-}
-
-static void planted_bugs_are_found(void **state)
-{
-    (void)state;
-    for (int bug = PLANT_NOTHING + 1; bug < PLANT_COUNT; bug++) {
-        if (!was_found[bug]) {
-            fail_msg("not found: %s", bugs[bug]);
-        }
-    }
-}
-
 int main(void)
 {
-    for (int bug = PLANT_NOTHING + 1; bug < PLANT_COUNT; bug++) {
-        was_found[bug] = is_found(bug);
-    }
-    const struct CMUnitTest tests[] = {cmocka_unit_test(planted_bugs_are_found)};
-    const int failed = cmocka_run_group_tests_name("crossed waits", scenes, NULL, NULL);
-    return failed + cmocka_run_group_tests_name("planted bugs", tests, NULL, NULL);
+    return run_with_bugs("crossed waits", scenes, sizeof scenes / sizeof scenes[0]);
 }

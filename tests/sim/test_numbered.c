@@ -3,8 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "engine/membership/waits.h"
 #include "engine/worker/op.h"
@@ -211,16 +209,21 @@ static void all_may_differ(void **state)
     all_may_differ_in(true);
 }
 
+static void differ(bed *self, uint32_t number)
+{
+    for (uint32_t rank = 0; rank < WORKERS; rank++) {
+        begin(self, rank, 0, rank == 1 ? GATHER : SUM, number);
+    }
+    run_for(self, 4 * SECOND);
+    expect_all(self, 0, TRIB_MISMATCH, NULL);
+}
+
 /* Numbers of one group are nothing to another one, also where that has its memory. */
 static void groups_count_for_themselves(void **state)
 {
     (void)state;
     bed *self = open_job(1, true);
-    for (uint32_t rank = 0; rank < WORKERS; rank++) {
-        begin(self, rank, 0, rank == 1 ? GATHER : SUM, 3);
-    }
-    run_for(self, 4 * SECOND);
-    expect_all(self, 0, TRIB_MISMATCH, NULL);
+    differ(self, 3);
     for (uint32_t rank = 0; rank < WORKERS; rank++) {
         let_go(self, rank, 0);
         assert_int_equal(trib_group_release(self->groups[rank], NULL), TRIB_OK);
@@ -315,11 +318,7 @@ static void a_group_differs_by_itself(void **state)
 {
     (void)state;
     bed *self = open_job(1, true);
-    for (uint32_t rank = 0; rank < WORKERS; rank++) {
-        begin(self, rank, 0, rank == 1 ? GATHER : SUM, 3);
-    }
-    run_for(self, 4 * SECOND);
-    expect_all(self, 0, TRIB_MISMATCH, NULL);
+    differ(self, 3);
     memset(self->groups, 0, sizeof self->groups);
     for (uint32_t rank = 0; rank < WORKERS; rank++) {
         begin(self, rank, 1, SUM, 3);
@@ -374,11 +373,7 @@ static void boundaries_succeed_afterwards(void **state)
 {
     (void)state;
     bed *self = open_job(1, false);
-    for (uint32_t rank = 0; rank < WORKERS; rank++) {
-        begin(self, rank, 0, rank == 1 ? GATHER : SUM, 0);
-    }
-    run_for(self, 4 * SECOND);
-    expect_all(self, 0, TRIB_MISMATCH, NULL);
+    differ(self, 0);
     for (uint32_t rank = 0; rank < WORKERS; rank++) {
         assert_int_equal(trib_checkpoint(self->job->members[rank].engine, NULL, &self->ops[rank][1], NULL), TRIB_OK);
     }
@@ -400,13 +395,7 @@ static void boundaries_succeed_afterwards(void **state)
     X(REPORTS_KEPT, "reports of waits outlast a join")                                                                 \
     X(DIFFERENCE_KEPT, "a difference outlasts a join")                                                                 \
     X(GROUPS_IGNORED, "a difference is one of all groups")
-#define BUG_ENUM(name, text) PLANT_##name,
-#define BUG_NAME(name, text) [PLANT_##name] = (text),
-
-enum { PLANT_NOTHING, BUG_LIST(BUG_ENUM) PLANT_COUNT };
-static const char *const bugs[PLANT_COUNT] = {BUG_LIST(BUG_NAME)};
-static int planted;
-static bool was_found[PLANT_COUNT];
+#include "tests/sim/planted.h"
 
 __typeof__(trib_waits_take) __real_trib_waits_take, __wrap_trib_waits_take;
 trib_status __wrap_trib_waits_take(trib_coordinator *self, uint32_t member, const trib_frame *frame, trib_error *error)
@@ -453,36 +442,7 @@ static const struct CMUnitTest scenes[] = {
     cmocka_unit_test(boundaries_succeed_afterwards),
 };
 
-/* Each bug makes the scenes fail in a process of its own. */
-static bool is_found(int bug)
-{
-    fflush(NULL);
-    const pid_t child = fork();
-    if (child == 0) {
-        planted = bug;
-        const bool is_silent = freopen("/dev/null", "w", stdout) != NULL && freopen("/dev/null", "w", stderr) != NULL;
-        _exit(is_silent && cmocka_run_group_tests_name("planted", scenes, NULL, NULL) > 0 ? 1 : 0);
-    }
-    int status = 0;
-    return waitpid(child, &status, 0) == child && !(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-}
-
-static void planted_bugs_are_found(void **state)
-{
-    (void)state;
-    for (int bug = PLANT_NOTHING + 1; bug < PLANT_COUNT; bug++) {
-        if (!was_found[bug]) {
-            fail_msg("not found: %s", bugs[bug]);
-        }
-    }
-}
-
 int main(void)
 {
-    for (int bug = PLANT_NOTHING + 1; bug < PLANT_COUNT; bug++) {
-        was_found[bug] = is_found(bug);
-    }
-    const struct CMUnitTest tests[] = {cmocka_unit_test(planted_bugs_are_found)};
-    const int failed = cmocka_run_group_tests_name("numbered operations", scenes, NULL, NULL);
-    return failed + cmocka_run_group_tests_name("planted bugs", tests, NULL, NULL);
+    return run_with_bugs("numbered operations", scenes, sizeof scenes / sizeof scenes[0]);
 }

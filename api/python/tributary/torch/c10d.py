@@ -21,8 +21,8 @@ from ..errors import ArgumentError, TributaryError, UnsupportedError
 from . import device, exchange, futures, places
 from .calls import Timed, ends_coalescing, nanoseconds, with_short_forms
 from .elements import contiguous, is_plain, used_here
-from .fits import check_fit, check_parts, check_received, deal
 from .factors import multiplied, parts_of, reduction_and_factor
+from .fits import check_fit, check_parts, check_received, deal
 from .work import Work
 
 

@@ -57,7 +57,7 @@ class _Call(NamedTuple):
 
 
 def _counted(engine, kind):
-    """Counts a call. What can be refused was refused before, as workers that count differently do not meet again."""
+    """Counts a call, after all that may refuse it: workers that count differently do not meet again."""
     has_order = futures.has_order()
     kind = kind if has_order else 'thread.' + kind
     counter = 'call' if has_order else kind
@@ -93,7 +93,7 @@ def _slot(engine, kind, source, priority, codec):
         pass  # nobody has waited for the operation that failed
     # A new tensor of a full slot is declared for this call alone, and so is each of a slot with an operation that
     # failed, as workers may be at different rounds of its tensors. The call's number is the same on all, so they meet
-    # again when each has seen the error, whichever does first. What fails on some alone parts them for good.
+    # again when each has seen the error, whichever does first. A failure on some alone parts them for good.
     name, options = '%s.alone.%d%s' % (kind, number, size), dict(priority=priority, is_device=is_cuda, codec=codec)
     return _alone(engine, its_call, name, dtype, count, **options)
 
